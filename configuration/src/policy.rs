@@ -78,6 +78,18 @@ pub enum Placer {
     Hami,
 }
 
+impl Placer {
+    /// As people call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Placer::Gpool => "gpool",
+            Placer::Kai => "KAI",
+            Placer::Hami => "HAMi",
+        }
+    }
+}
+
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
 pub const REQUEST_KEYS: [&str; 16] = [

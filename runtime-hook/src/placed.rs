@@ -46,7 +46,7 @@ fn is_numbered(name: &str) -> bool {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Given {
     keys: BTreeMap<&'static str, String>,
-    by: &'static str,
+    by: Placer,
 }
 
 /// What `placer` has given a container with that environment and those annotations, which `container` is called in its pod; none if
@@ -71,7 +71,7 @@ pub fn given(
 }
 
 fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBody> {
-    let by = "KAI";
+    let by = Placer::Kai;
     let mut said = PORTIONS.iter().filter_map(|name| Some((name, variable(env, name).transpose()?)));
     let Some((name, portion)) = said.next() else { return Ok(None) };
     let portion = portion?;
@@ -89,7 +89,7 @@ fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBo
     }
     let permille = thousandths(portion).ok_or_else(|| {
         refused(
-            format!("the container has {name}={portion:?} of a GPU from {by}, which is no share from 0.01 to 1"),
+            format!("the container has {name}={portion:?} of a GPU from KAI, which is no share from 0.01 to 1"),
             "ask KAI for a gpu-fraction of at least 0.01, or for more gpu-memory",
         )
     })?;
@@ -100,7 +100,7 @@ fn by_kai(env: &[String], of_nri: Option<&str>) -> Result<Option<Given>, ErrorBo
 }
 
 fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
-    let by = "HAMi";
+    let by = Placer::Hami;
     let cores = variable(env, CORES)?;
     let has_caps = env.iter().any(|entry| entry.starts_with(MEMORY) && is_mark(entry));
     if !has_caps && cores.is_none() {
@@ -120,7 +120,7 @@ fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
     let bytes_of = |(name, value): &(String, &str)| {
         bytes_of(value).ok_or_else(|| {
             refused(
-                format!("the container has {name}={value:?} from {by}, which is no amount of memory"),
+                format!("the container has {name}={value:?} from HAMi, which is no amount of memory"),
                 "ask for nvidia.com/gpumem in MiB",
             )
         })
@@ -144,7 +144,7 @@ fn by_hami(env: &[String]) -> Result<Option<Given>, ErrorBody> {
         Ok(_) | Err(_) => {
             return Err(refused(
                 format!(
-                    "the container has {CORES}={:?} from {by}, which is no number of hundredths",
+                    "the container has {CORES}={:?} from HAMi, which is no number of hundredths",
                     cores.unwrap_or_default()
                 ),
                 "ask for 0 to 100 of nvidia.com/gpucores",
@@ -169,7 +169,10 @@ impl Given {
         let mut annotations = annotations.clone();
         if annotations.contains_key(PERCENT_ANNOTATION) || annotations.contains_key(INSTANCE_ANNOTATION) {
             return Err(refused(
-                format!("the container has a resource of gpool's in its limits, and {} has placed it as well", self.by),
+                format!(
+                    "the container has a resource of gpool's in its limits, and {} has placed it as well",
+                    self.by.name()
+                ),
                 "leave gpool.io/percent and gpool.io/mig-PROFILE out of the limits, and gpool-device-plugin off nodes with \
                  [policy] placed_by",
             ));
@@ -184,7 +187,10 @@ impl Given {
                 if !is_the_same {
                     return Err(refused(
                         format!("{written} is {value:?}, and {self} to the container"),
-                        format!("leave the annotation out: where a container is, and with how much, {} says", self.by),
+                        format!(
+                            "leave the annotation out: where a container is, and with how much, {} says",
+                            self.by.name()
+                        ),
                     ));
                 }
             }
@@ -204,7 +210,7 @@ impl Given {
 impl std::fmt::Display for Given {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let keys: Vec<String> = self.keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
-        write!(formatter, "{} has given {}", self.by, keys.join(", "))
+        write!(formatter, "{} has given {}", self.by.name(), keys.join(", "))
     }
 }
 
@@ -234,21 +240,22 @@ fn on(gpus: &[&str]) -> BTreeMap<&'static str, String> {
 }
 
 /// The GPUs that `told` names; none where the container is to have none.
-fn gpus<'a>(told: Option<&'a str>, by: &str) -> Result<Option<Vec<&'a str>>, ErrorBody> {
+fn gpus(told: Option<&str>, by: Placer) -> Result<Option<Vec<&str>>, ErrorBody> {
     let told = told.map_or("", str::trim);
     if matches!(told, "void" | "none") {
         return Ok(None);
     }
     gpus_in(told).map(Some).ok_or_else(|| {
+        let name = by.name();
+        let remedy = match by {
+            Placer::Kai => {
+                "where its NRI plugin hands GPUs on, let annotations nvidia.cdi.k8s.io/* of pods through to the handler"
+            }
+            Placer::Hami | Placer::Gpool => "its device plugin writes it with the device list strategy envvar",
+        };
         refused(
-            format!("the container has a part of a GPU from {by}, and {VISIBLE}={told:?} does not say of which"),
-            match by {
-                "KAI" => format!(
-                    "leave {VISIBLE} to KAI; where its NRI plugin hands GPUs on, let annotations nvidia.cdi.k8s.io/* of pods through to \
-                     the handler"
-                ),
-                _ => format!("leave {VISIBLE} to {by}, whose device plugin writes it with the device list strategy envvar"),
-            },
+            format!("the container has a part of a GPU from {name}, and {VISIBLE}={told:?} does not say of which"),
+            format!("leave {VISIBLE} to {name}; {remedy}"),
         )
     })
 }

@@ -61,11 +61,7 @@ pub fn check(host: &Surroundings) -> Outcome {
 
 /// Where the scheduler of a cluster places pods itself, of what `others` have offered it: gpool offers nothing.
 fn beside(placer: Placer, own: usize, others: &[String], is_all_counted: bool) -> Outcome {
-    let name = match placer {
-        Placer::Gpool => "gpool",
-        Placer::Kai => "KAI",
-        Placer::Hami => "HAMi",
-    };
+    let name = placer.name();
     if own > 0 {
         return Outcome::fail(
             format!(

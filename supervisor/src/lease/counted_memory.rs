@@ -25,11 +25,15 @@ pub fn only_within_count(
         let of_share = u128::from(gpus[*gpu].memory_total_bytes) * u128::from(request.fraction_permille) / 1000;
         u64::try_from(of_share * u128::from(percent) / 100).unwrap_or(u64::MAX)
     };
-    let (had, most) = (open.len(), open.iter().map(allowed).max());
+    let wanted = usize::from(request.gpus.max(1));
+    // What would do on as many GPUs as are asked for.
+    let mut most: Vec<u64> = open.iter().map(allowed).collect();
+    most.sort_unstable_by(|one, other| other.cmp(one));
+    let (had, most) = (open.len(), most.get(wanted - 1).or(most.last()).copied());
     let is_within = |gpu: &usize| memory.bytes_of(gpus[*gpu].memory_total_bytes) <= allowed(gpu);
     let within: Vec<usize> = open.into_iter().filter(is_within).collect();
     // Where the count takes none away others say what is missing.
-    let too_few = within.len() < had && within.len() < usize::from(request.gpus.max(1));
+    let too_few = within.len() < had && within.len() < wanted;
     match most.filter(|_| too_few) {
         None => Ok(within),
         Some(most) => {
@@ -40,9 +44,8 @@ pub fn only_within_count(
             Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,
                 format!(
-                    "memory={asked} is more than goes with gpool.io/percent: {counted} on {} GPU(s), at most {} on each ([policy] \
-                     counted_memory_percent)",
-                    request.gpus.max(1),
+                    "memory={asked} is more than goes with gpool.io/percent: {counted} on {wanted} GPU(s), at most {} on each \
+                     ([policy] counted_memory_percent)",
                     format_bytes(most)
                 ),
                 "ask for less memory, or for more of gpool.io/percent in the container's limits",
@@ -77,12 +80,14 @@ mod tests {
         let policy = Policy { counted_memory_percent: 100, ..Policy::default() };
         assert_eq!(only_within_count(&policy, &short, vec![1], &gpus), Ok(vec![1]), "a GPU is drained");
         let on_two = gib(24) + r#","gpus":2"#;
-        for (fields, asked) in
-            [(gib(25), "memory=25GiB"), (counted(r#""permille":301"#), "memory=30.1%"), (on_two, "memory=24GiB")]
-        {
+        for (fields, asked, most) in [
+            (gib(25), "memory=25GiB", "at most 24GiB on each"),
+            (counted(r#""permille":301"#), "memory=30.1%", "at most 24GiB on each"),
+            (on_two, "memory=24GiB", "on 2 GPU(s), at most 6GiB on each"),
+        ] {
             let error = within(100, &fields).unwrap_err();
             assert_eq!(error.code, ErrorCode::RequestNotAllowed);
-            for part in [asked, "gpool.io/percent: 30", "24GiB"] {
+            for part in [asked, "gpool.io/percent: 30", most] {
                 assert!(error.message.contains(part), "{error} lacks {part}");
             }
         }
