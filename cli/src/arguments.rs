@@ -47,7 +47,7 @@ use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
 use clap::builder::TypedValueParser;
 use clap::{ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
-use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_permille};
+use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_permille, parse_time};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -208,7 +208,7 @@ pub enum Verb {
     Metrics,
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a
     /// mount and a PID namespace of its own. As root; the exit code is the command's, 125 if it was not started
-    Run(RunOptions),
+    Run(Box<RunOptions>),
     /// Tell container engines of gpool's runtime, or take that back
     Runtime {
         /// What to do with them.
@@ -278,6 +278,9 @@ pub struct RunOptions {
     /// Wait for room for so long if there is none, 90s, 5m, 1h30m or 2d [default: it is refused]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub wait: Option<String>,
+    /// Have the GPUs for so long at most, 90s, 5m, 1h30m or 2d; then they are taken [default: as the host says for the class]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub run_time: Option<String>,
     /// Any other key that a container may carry as gpool.io/KEY; may be repeated
     #[arg(long = "key", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub keys: Vec<(String, String)>,
@@ -373,6 +376,12 @@ pub struct Change {
         group = "change"
     )]
     pub priority: Option<Priority>,
+    /// New run time, all of it, from when it was granted: 90s, 5m, 1h30m or 2d. Root and the group gpool alone may put the end off
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, group = "change")]
+    pub run_time: Option<u64>,
+    /// Take the run time away, for root and the group gpool
+    #[arg(long, conflicts_with = "run_time", group = "change")]
+    pub no_run_time: bool,
 }
 
 /// A run of a scenario, without a supervisor and without a GPU.

@@ -37,7 +37,7 @@ pub struct LeaseRow {
     pub cost_center: Option<String>,
     /// Whether its gate is kept closed.
     pub paused: bool,
-    /// Whether it has to make room for a container of a higher priority.
+    /// Whether its GPUs are about to be taken from it.
     pub is_leaving: bool,
     /// Whether it has what is idle in place of its share, because a budget is spent.
     pub is_beyond_budget: bool,
@@ -55,6 +55,8 @@ pub struct LeaseRow {
     pub gate_wait: GateWait,
     /// For how long its GPUs have not been used, in seconds; none where nobody knows.
     pub idle_seconds: Option<u64>,
+    /// In how many seconds its run time is over.
+    pub run_left_seconds: Option<u64>,
     /// Processes that use the GPU.
     pub processes: u32,
     /// Where the lease stands.
@@ -96,6 +98,7 @@ impl From<&LeaseView> for LeaseRow {
             allocations_refused: lease.allocations_refused,
             gate_wait: GateWait::TotalNs(lease.gate_wait_ns),
             idle_seconds: lease.idle_seconds,
+            run_left_seconds: lease.run_left_seconds,
             processes: lease.processes,
             state: lease.state,
             fault: lease.fault,
@@ -132,11 +135,12 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 11] = [
+const WIDE_COLUMNS: [Column; 12] = [
     text("GPUS"),
     figure("LIMIT"),
     figure("PEAK"),
     figure("IDLE"),
+    figure("ENDS IN"),
     text("CLASS"),
     text("PRIORITY"),
     text("TEAM"),
@@ -159,6 +163,7 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         format_bytes(row.memory_peak_bytes),
         // Who is in use was so a moment ago.
         row.idle_seconds.filter(|seconds| *seconds > 2).map_or_else(|| "-".to_owned(), format_seconds),
+        row.run_left_seconds.map_or_else(|| "-".to_owned(), format_seconds),
         row.class.to_string(),
         row.priority.to_string(),
         row.team.clone().unwrap_or_else(|| "-".to_owned()),
@@ -220,7 +225,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 27] = [
+    const HEADER: [&str; 28] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -248,6 +253,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "idle_seconds",
         "project",
         "cost_center",
+        "run_left_seconds",
     ];
     csv(
         &HEADER,
@@ -280,6 +286,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.idle_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
                 lease.project.clone().unwrap_or_default(),
                 lease.cost_center.clone().unwrap_or_default(),
+                lease.run_left_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
             ]
         }),
     )
@@ -360,6 +367,7 @@ mod tests {
             gate_wait_ns: 12_345_678_901,
             launches: 10_000,
             idle_seconds: None,
+            run_left_seconds: None,
             leaves_unix_ms: None,
             processes: 1,
             read_at_ns: 0,
@@ -422,18 +430,21 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         let table = render(&rows);
         assert!(table.lines().nth(1).unwrap().contains("3f9a3f9a3f9a  GPU-11111111 +2    30 %"), "{table}");
         assert!(table.contains("  paused  "), "{table}");
-        let wide = render_wide(&[LeaseRow { idle_seconds: Some(7260), ..rows[0].clone() }, rows[1].clone()]);
+        let wide = render_wide(&[
+            LeaseRow { idle_seconds: Some(7260), run_left_seconds: Some(90), ..rows[0].clone() },
+            rows[1].clone(),
+        ]);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
         assert!(ends[0].ends_with(
-            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
+            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
         ));
         assert_eq!(
             ends[1],
-            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m  latency  burst       vision  mars     -            0     01J3f9a"
+            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
         );
         assert_eq!(
             ends[2],
-            "GPU-5ca1ab1e                                -  4GiB     -  batch    guaranteed  -       -        -            0     01Jb7c1"
+            "GPU-5ca1ab1e                                -  4GiB     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
         );
     }
 

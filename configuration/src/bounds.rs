@@ -2,10 +2,11 @@
 
 use crate::error::ConfigurationError;
 use crate::health::{HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
-use crate::keys::{Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX};
+use crate::keys::{ClassPolicy, Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX};
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::policy::REQUEST_KEYS;
 use crate::quota::is_name;
+use crate::run_time::RUN_SECONDS_MAX;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -70,9 +71,13 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if let Some((key, cause)) = configuration.preemption.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
+    if let Some((key, cause)) = configuration.run_time.out_of_range() {
+        return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
+    }
     check_health(configuration)?;
     check_hang_times(configuration)?;
     check_idle_times(configuration)?;
+    check_run_times(configuration)?;
     check_reservations(configuration)?;
     check_payers(configuration)
 }
@@ -279,6 +284,21 @@ fn check_idle_times(configuration: &Configuration) -> Result<(), Breach> {
         }
     }
     Ok(())
+}
+
+/// Whether what a class's containers may run for is a time.
+fn check_run_times(configuration: &Configuration) -> Result<(), Breach> {
+    let longest = |(class, policy): (_, &ClassPolicy)| policy.longest_run_seconds.map(|seconds| (class, seconds));
+    let is_out = |(_, seconds): &(&str, u64)| !(1..=RUN_SECONDS_MAX).contains(seconds);
+    match configuration.class.all().into_iter().filter_map(longest).find(is_out) {
+        None => Ok(()),
+        Some((class, seconds)) => {
+            let key = format!("class.{class}.longest_run_seconds");
+            let cause =
+                format!("{key} = {seconds} is out of range; write 1 to {RUN_SECONDS_MAX} seconds, or leave it out");
+            Err(Breach { key, cause })
+        }
+    }
 }
 
 fn absolute_paths(configuration: &Configuration) -> Vec<(&'static str, &PathBuf)> {

@@ -78,6 +78,7 @@ impl Effect {
                 || is_in("mig.")
                 || is_in("queue.")
                 || is_in("preemption.")
+                || is_in("run_time.")
                 || is_in("quota.")
                 || is_in("reservation")
                 || is_in("team")

@@ -8,6 +8,7 @@ use crate::preemption::Preemption;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
 use crate::reservation::Reservation;
+use crate::run_time::RunTime;
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -35,6 +36,8 @@ pub struct Configuration {
     pub queue: Queue,
     /// Making room by taking GPUs from lower priorities.
     pub preemption: Preemption,
+    /// How the end of run times is told.
+    pub run_time: RunTime,
     /// How much teams and users may reserve.
     pub quota: Quota,
     /// What is kept free for whom, by name.
@@ -274,6 +277,9 @@ pub struct ClassPolicy {
     pub idle_seconds: u64,
     /// How long after that has been told anything else follows, in seconds: at most [`IDLE_SECONDS_MAX`].
     pub idle_grace_seconds: u64,
+    /// The longest run time that its containers may ask for, and the one of those that ask for none, in seconds: 1 to
+    /// [`RUN_SECONDS_MAX`](crate::RUN_SECONDS_MAX); absent: they run for as long as they like.
+    pub longest_run_seconds: Option<u64>,
 }
 
 /// The longest time after which a container may count as idle, and the longest grace then, in seconds: a month.
@@ -302,6 +308,7 @@ impl Default for ClassPolicy {
             idle_action: IdleAction::Event,
             idle_seconds: 3600,
             idle_grace_seconds: 600,
+            longest_run_seconds: None,
         }
     }
 }
@@ -381,11 +388,13 @@ pub struct Queue {
     pub longest_wait_seconds: u64,
     /// For how long room is kept for the first one that does not fit, in seconds; 0: never.
     pub keep_seconds: u64,
+    /// Whether that room is lent to those whose run time is over before that one can begin.
+    pub backfill: bool,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { places: 128, longest_wait_seconds: 7 * 86_400, keep_seconds: 1800 }
+        Self { places: 128, longest_wait_seconds: 7 * 86_400, keep_seconds: 1800, backfill: true }
     }
 }
 

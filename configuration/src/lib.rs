@@ -20,6 +20,7 @@ mod quantity;
 mod quota;
 mod rates;
 mod reservation;
+mod run_time;
 mod unknown;
 mod windows;
 
@@ -40,6 +41,7 @@ pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
 pub use reservation::{LeastPriority, Moment, Phase, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, Reservation};
+pub use run_time::{NOTICE_SECONDS_MAX, RUN_SECONDS_MAX, RunTime};
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

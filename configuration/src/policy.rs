@@ -92,7 +92,7 @@ impl Placer {
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
-pub const REQUEST_KEYS: [&str; 16] = [
+pub const REQUEST_KEYS: [&str; 17] = [
     "fraction",
     "limit",
     "memory",
@@ -109,6 +109,7 @@ pub const REQUEST_KEYS: [&str; 16] = [
     "project",
     "cost-center",
     "wait",
+    "run-time",
 ];
 
 /// `[policy.env]`
@@ -121,7 +122,8 @@ pub struct EnvPolicy {
 
 impl Default for EnvPolicy {
     fn default() -> Self {
-        let keys = ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait"];
+        let keys =
+            ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
         Self { allow: keys.map(String::from).to_vec() }
     }
 }

@@ -47,6 +47,10 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
             "[preemption]\ngrace_seconds = 2592001\n",
             ["line 2", "preemption.grace_seconds = 2592001", "write 0 to 2592000 seconds"],
         ),
+        (
+            "[run_time]\nnotice_seconds = 86401\n",
+            ["line 2", "run_time.notice_seconds = 86401", "write 0 to 86400 seconds"],
+        ),
         ("[ledger]\nminute_days = 0\n", ["line 2", "ledger.minute_days = 0", "write 1 to 3650 days"]),
         (
             "[ledger]\nhour_days = 30\n",
@@ -145,6 +149,7 @@ fn hang_times_lie_within_their_bounds() {
         ("[class.train]\nhang_seconds = 3601\n", ["class.train.hang_seconds = 3601", "1 to 3600"]),
         ("[class.latency]\nhang_seconds_latency_waits = 0\n", ["hang_seconds_latency_waits = 0", "1 to 30"]),
         ("[class.notebook]\nhang_seconds_latency_waits = 31\n", ["class.notebook.", "1 to 30"]),
+        ("[class.train]\nlongest_run_seconds = 0\n", ["class.train.longest_run_seconds = 0", "1 to 31536000"]),
     ] {
         let error = parsed(text).unwrap_err().to_string();
         assert!(names.iter().all(|name| error.contains(name)), "{error}");
@@ -170,7 +175,8 @@ fn windows_and_layouts_are_read_or_refused_with_their_line() {
 #[test]
 fn the_environment_may_ask_for_nothing_that_another_pays_for() {
     let allowed = Configuration::default().policy.env.allow;
-    assert_eq!(allowed, ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait"]);
+    let own = ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
+    assert_eq!(allowed, own);
 }
 
 #[test]

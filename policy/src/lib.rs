@@ -34,6 +34,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+pub mod backfill;
 pub mod budget;
 pub mod chain;
 pub mod countable;
@@ -56,6 +57,7 @@ pub mod quota;
 pub mod rates;
 pub mod repetition;
 pub mod reservation;
+pub mod run_time;
 pub mod savings;
 pub mod sizing;
 pub mod slice;

@@ -1,9 +1,9 @@
 //! Who is next of those who wait for room on the GPUs, and what is kept for whom meanwhile.
 //!
-//! Nobody says how long a container will run, so no plan can be made of ends that are to come, as batch systems make one
-//! (EASY backfill: Lifka 1995, "The ANL/IBM SP scheduling system"). In its place a set of GPUs is kept for the first one in
-//! the queue that does not fit: nobody behind it takes of these what it needs. It begins when the leases that were on them have
-//! made room, at the latest; all other room goes to those behind it at once.
+//! Few say how long their containers will run, so no plan of ends that are to come is the rule, as batch systems make one. A set of
+//! GPUs is kept for the first one in the queue that does not fit: nobody behind it takes of these what it needs. It begins when the
+//! leases that were on them have made room, at the latest; all other room goes to those behind it at once. Where ends are known,
+//! what is kept is lent until it is wanted ([`crate::backfill`]).
 
 use crate::admission::{Demand, GpuCapacity, Part, Use, WHOLE_PERMILLE};
 use crate::slice::Priority;
@@ -114,35 +114,23 @@ pub(crate) fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
 }
 
 /// How one that waits stands.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prospect {
-    /// It fits now, there.
-    Fits(Taken),
-    /// It does not fit, and that much is to be kept for it.
-    Keeps(Taken),
+    /// It fits now.
+    Fits,
+    /// It does not fit, and something is kept for it.
+    Keeps,
     /// It does not fit, and nothing is kept for it.
     Waits,
 }
 
-/// What those in `waiting`, the first of the queue first, leave to nobody behind them: what each of them that fits now is
-/// about to have, and what is kept for the first one that does not. `look` says how one stands beside what is taken before it;
-/// its last argument is whether something may be kept for it.
-pub fn taken_ahead<W>(
-    waiting: impl IntoIterator<Item = W>,
-    mut look: impl FnMut(W, &[Taken], bool) -> Prospect,
-) -> Vec<Taken> {
-    let (mut taken, mut may_keep) = (Vec::new(), true);
+/// Has `look` say how each of those in `waiting` stands beside those before it, the first of the queue first. Its last argument is
+/// whether something may be kept for this one: for the first alone that does not fit.
+pub fn look_in_order<W>(waiting: impl IntoIterator<Item = W>, mut look: impl FnMut(W, bool) -> Prospect) {
+    let mut may_keep = true;
     for one in waiting {
-        match look(one, &taken, may_keep) {
-            Prospect::Fits(its) => taken.push(its),
-            Prospect::Keeps(its) => {
-                taken.push(its);
-                may_keep = false;
-            }
-            Prospect::Waits => {}
-        }
+        may_keep &= look(one, may_keep) != Prospect::Keeps;
     }
-    taken
 }
 
 /// The GPUs of `among` that are to be kept for `demand`: those on which it lacks least. None if there are not enough that
@@ -306,17 +294,15 @@ mod tests {
 
     #[test]
     fn something_is_kept_for_the_first_that_does_not_fit_and_no_other() {
-        let place = |index: usize| Taken { indices: vec![index], demand: demand(100, 1) };
         let mut asked = Vec::new();
-        let taken = taken_ahead([0usize, 1, 2, 3], |one, before, may_keep| {
-            asked.push((one, before.len(), may_keep));
+        look_in_order([0usize, 1, 2, 3], |one, may_keep| {
+            asked.push((one, may_keep));
             match one {
-                0 | 3 => Prospect::Fits(place(one)),
-                _ if may_keep => Prospect::Keeps(place(one)),
+                0 | 3 => Prospect::Fits,
+                _ if may_keep => Prospect::Keeps,
                 _ => Prospect::Waits,
             }
         });
-        assert_eq!(asked, [(0, 0, true), (1, 1, true), (2, 2, false), (3, 2, false)]);
-        assert_eq!(taken, [place(0), place(1), place(3)]);
+        assert_eq!(asked, [(0, true), (1, true), (2, false), (3, false)]);
     }
 }

@@ -1,10 +1,11 @@
 //! The queue for room, in virtual time: containers come, wait, run as long as they like and end.
 
 use gpool_policy::admission::{Demand, GpuCapacity, MemoryDemand, Placement, Site, Use, Users, WHOLE_PERMILLE, place};
-use gpool_policy::queue::{Claim, Prospect, Rounds, Taken, kept_for, order, taken_ahead};
+use gpool_policy::backfill::{first_begin, leaves_in_time};
+use gpool_policy::queue::{Claim, Prospect, Rounds, Taken, kept_for, look_in_order, order};
 use gpool_policy::slice::Priority;
 use proptest::prelude::*;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 const GIB: u64 = 1 << 30;
 const MEMORY_GIB: u64 = 24;
@@ -14,6 +15,8 @@ const MEMORY_GIB: u64 = 24;
 struct Job {
     comes_at: u64,
     runs_for: u64,
+    /// Whether it says so, and what is kept for others may be lent to it until they want it.
+    says_so: bool,
     owner: u8,
     demand: Demand,
 }
@@ -22,6 +25,7 @@ struct Job {
 #[derive(Clone, Debug)]
 struct Running {
     ends_at: u64,
+    says_so: bool,
     placed: Taken,
 }
 
@@ -34,6 +38,8 @@ struct Waiting {
     planned: RefCell<Option<Vec<usize>>>,
     /// What is kept for it, once something was.
     kept: RefCell<Option<Vec<usize>>>,
+    /// When it can begin there at the latest.
+    begins: Cell<Option<u64>>,
 }
 
 /// The course of one job.
@@ -42,6 +48,33 @@ struct Course {
     began_at: Option<u64>,
     /// When the GPUs that were kept for it first are free enough, by the leases that were on them.
     bound: Option<u64>,
+    /// When it can begin at the latest by the ends that are known: what was said last, and whether that ever moved back.
+    promised: Option<u64>,
+    was_put_off: bool,
+    /// Whether it began in room that was kept for another one.
+    is_lent: bool,
+}
+
+/// What those who stand before somebody leave to nobody behind them.
+#[derive(Default)]
+struct Ahead {
+    taken: Vec<Taken>,
+    ends: Vec<Option<u64>>,
+    /// Which of it is kept for one that does not fit, and when that one begins at the latest.
+    kept: Option<(usize, Option<u64>)>,
+}
+
+impl Ahead {
+    fn push(&mut self, taken: Taken, ends: Option<u64>) {
+        self.taken.push(taken);
+        self.ends.push(ends);
+    }
+
+    /// Those whose end is not known to be over by then.
+    fn left_at(&self, at: u64) -> Vec<Taken> {
+        let all = self.taken.iter().zip(&self.ends);
+        all.filter(|(_, ends)| ends.is_none_or(|ends| ends > at)).map(|(taken, _)| taken.clone()).collect()
+    }
 }
 
 struct World<'a> {
@@ -74,6 +107,11 @@ impl World<'_> {
         self.waiting.iter().map(|waiting| waiting.claim).collect()
     }
 
+    /// When it would end if it began now, as far as anybody is told.
+    fn end_of(&self, job: usize) -> Option<u64> {
+        self.jobs[job].says_so.then(|| self.now + self.jobs[job].runs_for)
+    }
+
     fn try_place(&self, waiting: &Waiting, before: &[Taken]) -> Option<Taken> {
         let mut gpus = capacities(self.gpus, &self.running);
         before.iter().for_each(|taken| taken.enter(&mut gpus));
@@ -88,22 +126,59 @@ impl World<'_> {
         planned.clone().map(|indices| Taken { indices, demand })
     }
 
+    /// The same behind those, also in what is kept for one of them who begins no earlier than this one ends; whether it is that.
+    fn try_behind(&self, waiting: &Waiting, ahead: &Ahead) -> Option<(Taken, bool)> {
+        let plain = self.try_place(waiting, &ahead.taken).map(|taken| (taken, false));
+        let lent = || {
+            let (kept, begins) = ahead.kept?;
+            let mut others = ahead.taken.clone();
+            others.remove(kept);
+            let may = leaves_in_time(self.end_of(waiting.job), begins);
+            Some((may.then(|| self.try_place(waiting, &others)).flatten()?, true))
+        };
+        plain.or_else(lent)
+    }
+
+    /// When it can begin at the latest by the ends that are known, and where.
+    fn begins(&self, waiting: &Waiting, ahead: &Ahead) -> Option<(u64, Vec<usize>)> {
+        let known = self.running.iter().filter(|lease| lease.says_so).map(|lease| lease.ends_at);
+        let mut ends: Vec<u64> = known.chain(ahead.ends.iter().copied().flatten()).collect();
+        ends.sort_unstable();
+        let demand = self.jobs[waiting.job].demand;
+        first_begin(&ends, |at| {
+            let left = self.running.iter().filter(|lease| !lease.says_so || lease.ends_at > at);
+            let mut gpus = capacities(self.gpus, &left.cloned().collect::<Vec<_>>());
+            ahead.left_at(at).iter().for_each(|taken| taken.enter(&mut gpus));
+            place(&gpus, &demand).ok().map(|placed| placed.indices)
+        })
+    }
+
     /// What these, the first of the queue first, leave to nobody behind them.
-    fn taken_by(&self, ahead: &[usize]) -> Vec<Taken> {
-        taken_ahead(ahead.iter().map(|index| &self.waiting[*index]), |waiting, before, may_keep| {
-            if let Some(fits) = self.try_place(waiting, before) {
-                return Prospect::Fits(fits);
+    fn taken_by(&self, before: &[usize]) -> Ahead {
+        let mut ahead = Ahead::default();
+        look_in_order(before.iter().map(|index| &self.waiting[*index]), |waiting, may_keep| {
+            if let Some((fits, _)) = self.try_behind(waiting, &ahead) {
+                ahead.push(fits, self.end_of(waiting.job));
+                return Prospect::Fits;
             }
             if !may_keep {
                 return Prospect::Waits;
             }
             let mut gpus = capacities(self.gpus, &self.running);
-            before.iter().for_each(|taken| taken.enter(&mut gpus));
+            ahead.taken.iter().for_each(|taken| taken.enter(&mut gpus));
             let (all, demand) = ((0..self.gpus).collect::<Vec<_>>(), self.jobs[waiting.job].demand);
+            let begins = self.begins(waiting, &ahead);
             let mut kept = waiting.kept.borrow_mut();
-            let indices = kept.get_or_insert_with(|| kept_for(&gpus, &all, &demand).unwrap()).clone();
-            Prospect::Keeps(Taken { indices, demand })
-        })
+            match &begins {
+                Some((_, places)) => *kept = Some(places.clone()),
+                None => drop(kept.get_or_insert_with(|| kept_for(&gpus, &all, &demand).unwrap())),
+            }
+            waiting.begins.set(begins.map(|(at, _)| at));
+            ahead.kept = Some((ahead.taken.len(), waiting.begins.get()));
+            ahead.push(Taken { indices: kept.clone().unwrap(), demand }, None);
+            Prospect::Keeps
+        });
+        ahead
     }
 
     /// Everybody asks until nobody gets anything any more, in an order that `turns` gives.
@@ -112,12 +187,13 @@ impl World<'_> {
             let queue = order(&self.claims());
             let first = turns.next().unwrap_or(0);
             let asking = (0..queue.len()).map(|turn| (turn + first) % queue.len());
-            let go = |at: usize| self.try_place(&self.waiting[queue[at]], &self.taken_by(&queue[..at]));
+            let go = |at: usize| self.try_behind(&self.waiting[queue[at]], &self.taken_by(&queue[..at]));
             let got = asking.into_iter().find_map(|at| Some((at, go(at)?)));
-            let Some((at, placed)) = got else { break };
+            let Some((at, (placed, is_lent))) = got else { break };
             let job = self.waiting.remove(queue[at]).job;
-            self.courses[job].began_at = Some(self.now);
-            self.running.push(Running { ends_at: self.now + self.jobs[job].runs_for, placed });
+            (self.courses[job].began_at, self.courses[job].is_lent) = (Some(self.now), is_lent);
+            let Job { runs_for, says_so, .. } = self.jobs[job];
+            self.running.push(Running { ends_at: self.now + runs_for, says_so, placed });
             self.nothing_is_sold_twice();
         }
         // What is kept for the first one is known also when nobody stands behind it.
@@ -127,6 +203,11 @@ impl World<'_> {
             if let (Some(kept), None) = (waiting.kept.borrow().as_ref(), self.courses[waiting.job].bound) {
                 let bound = self.free_at(kept, &self.jobs[waiting.job].demand);
                 self.courses[waiting.job].bound = Some(bound);
+            }
+            let course = &mut self.courses[waiting.job];
+            if let Some(begins) = waiting.begins.get() {
+                course.was_put_off |= course.promised.is_some_and(|promised| promised < begins);
+                course.promised = Some(begins);
             }
         }
     }
@@ -168,7 +249,13 @@ fn run(gpus: usize, jobs: &[Job], mut turns: impl Iterator<Item = usize>) -> Vec
             let (priority, owner) = (jobs[job].demand.priority, jobs[job].owner.to_string());
             let round = world.rounds.join(&world.claims(), priority, &owner);
             let claim = Claim { priority, round, since_ns: now };
-            world.waiting.push(Waiting { job, claim, planned: RefCell::default(), kept: RefCell::default() });
+            world.waiting.push(Waiting {
+                job,
+                claim,
+                planned: RefCell::default(),
+                kept: RefCell::default(),
+                begins: Cell::default(),
+            });
         }
         world.settle(&mut turns);
     }
@@ -186,12 +273,13 @@ prop_compose! {
         memory in 1..=MEMORY_GIB,
         wanted in 1..=gpus,
         best_effort in prop::bool::weighted(0.1),
+        says_so: bool,
     ) -> Job {
         let usage = if kind == 0 { Use::Whole } else { Use::Sliced };
         let priority = if best_effort && usage == Use::Sliced { Priority::Burst } else { Priority::Guaranteed };
         let wanted = if kind < 8 { 1 } else { wanted };
         let memory = MemoryDemand::Bytes(memory * GIB);
-        Job { comes_at, runs_for, owner, demand: Demand { fraction_permille, memory, priority, gpus: wanted, usage } }
+        Job { comes_at, runs_for, says_so, owner, demand: Demand { fraction_permille, memory, priority, gpus: wanted, usage } }
     }
 }
 
@@ -222,10 +310,24 @@ proptest! {
     /// kept for it have ended, whatever comes behind it.
     #[test]
     fn who_is_first_waits_for_the_ends_of_those_before_it_alone((gpus, jobs, turns) in host(true)) {
+        let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { says_so: false, ..job }).collect();
         for (job, course) in run(gpus, &jobs, turns.into_iter()).iter().enumerate() {
             let began_at = course.began_at.unwrap();
             if let Some(bound) = course.bound {
                 prop_assert!(began_at <= bound, "job {} began at {} and not by {}", job, began_at, bound);
+            }
+        }
+    }
+
+    /// The same where some say when they end, and keep to that: what is kept for the first one is lent to those who do, and when it can
+    /// begin at the latest is never put off.
+    #[test]
+    fn what_is_kept_and_lent_is_there_when_it_was_promised((gpus, jobs, turns) in host(true)) {
+        for (job, course) in run(gpus, &jobs, turns.into_iter()).iter().enumerate() {
+            prop_assert!(!course.was_put_off, "job {} was put off", job);
+            if let Some(promised) = course.promised {
+                let began_at = course.began_at.unwrap();
+                prop_assert!(began_at <= promised, "job {} began at {} and not by {}", job, began_at, promised);
             }
         }
     }
@@ -248,10 +350,38 @@ fn small_ones_without_end_do_not_keep_a_large_one_waiting() {
         gpus: 1,
         usage: Use::Sliced,
     };
-    let small = (0..300).map(|n| Job { comes_at: n * 5, runs_for: 30, owner: 0, demand: sliced });
-    let whole = Job { comes_at: 100, runs_for: 50, owner: 1, demand: Demand { usage: Use::Whole, ..sliced } };
+    let small = (0..300).map(|n| Job { comes_at: n * 5, runs_for: 30, says_so: false, owner: 0, demand: sliced });
+    let whole =
+        Job { comes_at: 100, runs_for: 50, says_so: false, owner: 1, demand: Demand { usage: Use::Whole, ..sliced } };
     let jobs: Vec<Job> = small.chain([whole]).collect();
     let courses = run(1, &jobs, std::iter::repeat(0));
     let began_at = courses.last().unwrap().began_at.unwrap();
     assert!((100..=160).contains(&began_at), "{began_at}");
+}
+
+/// One that needs all of a GPU waits for a long one, and short ones go on beside that as long as they end in time.
+#[test]
+fn what_is_kept_for_a_large_one_is_lent_to_short_ones() {
+    let demand = |fraction_permille| Demand {
+        fraction_permille,
+        memory: MemoryDemand::Bytes(GIB),
+        priority: Priority::Guaranteed,
+        gpus: 1,
+        usage: Use::Sliced,
+    };
+    let job =
+        |comes_at, runs_for, permille| Job { comes_at, runs_for, says_so: true, owner: 0, demand: demand(permille) };
+    let jobs =
+        [job(0, 100, 500), job(1, 50, 1000), job(2, 98, 500), job(2, 40, 500), job(50, 60, 500), job(50, 50, 500)];
+    let course = |says_so| {
+        let jobs: Vec<Job> = jobs.iter().map(|job| Job { says_so, ..job.clone() }).collect();
+        let courses = run(1, &jobs, std::iter::repeat(0));
+        courses.into_iter().map(|course| (course.began_at.unwrap(), course.is_lent)).collect::<Vec<_>>()
+    };
+    // The first short one ends when the large one can begin. Of the next two one ends a moment too late for that.
+    assert_eq!(course(true)[..3], [(0, false), (100, false), (2, true)]);
+    assert_eq!(course(false)[..4], [(0, false), (100, false), (150, false), (150, false)]);
+    let too_late = [job(0, 100, 500), job(1, 50, 1000), job(2, 99, 500), job(2, 98, 500)];
+    let began: Vec<u64> = run(1, &too_late, std::iter::repeat(0)).iter().map(|its| its.began_at.unwrap()).collect();
+    assert_eq!(began, [0, 100, 150, 2]);
 }

@@ -67,6 +67,8 @@ pub enum EventKind {
     LeaseIdle,
     /// A lease's GPUs are about to be taken for one of a higher priority that waits, or are not any more.
     LeasePreempted,
+    /// The run time of a lease is about to be over, or its GPUs could not be taken when it was.
+    LeaseRunTime,
     /// A lease ended.
     LeaseEnded,
     /// Four fifths of a budget of a team or a user are spent, or all of it.
@@ -135,7 +137,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 45] = [
+    pub const ALL: [EventKind; 46] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -149,6 +151,7 @@ impl EventKind {
         EventKind::LeaseRevoked,
         EventKind::LeaseIdle,
         EventKind::LeasePreempted,
+        EventKind::LeaseRunTime,
         EventKind::LeaseEnded,
         EventKind::Budget,
         EventKind::Reservation,

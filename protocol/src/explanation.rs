@@ -32,7 +32,10 @@ pub struct LeaseExplanation {
     /// The most that it has held on one GPU so far. 0 from an older supervisor.
     #[serde(default)]
     pub memory_peak_bytes: u64,
-    /// That its GPUs are about to be taken from it.
+    /// For how long it has its GPUs, if not for as long as its container runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunLeft>,
+    /// That it has to make room for another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
     /// One GPU after the other.
@@ -51,6 +54,15 @@ pub struct BeyondBudget {
     /// Why it has no promise of its share though there are hours: that is not free, for example. None where it has in a moment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
+}
+
+/// For how long a lease has its GPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunLeft {
+    /// In all, seconds.
+    pub run_seconds: u64,
+    /// What of that is left, in nanoseconds.
+    pub left_ns: u64,
 }
 
 /// That a lease has to make room for a container of a higher priority that waits, if that still does then, or for a reservation.

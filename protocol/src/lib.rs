@@ -49,7 +49,9 @@ pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, GpuCharge};
-pub use explanation::{BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause};
+pub use explanation::{
+    BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing, WaitCause,
+};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
@@ -60,8 +62,8 @@ pub use messages::{
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{
-    LEAST_BYTES, LONGEST_WAIT_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,
-    format_permille, format_seconds, parse_bytes, parse_permille, parse_wait,
+    LEAST_BYTES, LONGEST_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,
+    format_permille, format_seconds, parse_bytes, parse_permille, parse_time,
 };
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
 pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};

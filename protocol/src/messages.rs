@@ -177,6 +177,13 @@ pub struct LeaseUpdate {
     /// New priority.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// New run time in seconds, all of it, from when the lease was granted. Who is not root, nor of the socket's group, may only shorten
+    /// it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_seconds: Option<u64>,
+    /// Takes the run time away; not together with a new one.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_run_time: bool,
 }
 
 /// Where a lease stands in its life.
@@ -299,8 +306,11 @@ pub struct LeaseView {
     /// mode=mig and mps, of one without a running container, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub idle_seconds: Option<u64>,
-    /// When its GPUs are taken for a container of a higher priority that waits, if that still does then: Unix time, milliseconds.
-    /// None while none does.
+    /// In how many seconds its run time is over and its GPUs are taken from it. None of one without, or without a container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_left_seconds: Option<u64>,
+    /// When its GPUs are taken, once it was told so: because its run time is over, or for a container of a higher priority that waits,
+    /// if that still does then. Unix time, milliseconds; none while it was not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves_unix_ms: Option<u64>,
     /// Registered processes, alive.

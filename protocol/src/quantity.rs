@@ -61,12 +61,12 @@ pub fn parse_permille(text: &str) -> Result<u16, QuantityError> {
     }
 }
 
-/// Nobody waits for room for longer, in seconds: a year.
-pub const LONGEST_WAIT_SECONDS: u64 = 365 * 86_400;
+/// Nobody waits for room, or says for how long he runs, for longer, in seconds: a year.
+pub const LONGEST_SECONDS: u64 = 365 * 86_400;
 
-/// Reads a time to wait, `90s`, `5m`, `1h30m` or `2d`, as seconds. A number needs its unit, but for `0`.
-pub fn parse_wait(text: &str) -> Result<u64, QuantityError> {
-    let wrong = || QuantityError("a time to wait is written with its unit, 90s, 5m, 1h30m or 2d, at most 365d".into());
+/// Reads a time, `90s`, `5m`, `1h30m` or `2d`, as seconds. A number needs its unit, but for `0`.
+pub fn parse_time(text: &str) -> Result<u64, QuantityError> {
+    let wrong = || QuantityError("a time is written with its unit, 90s, 5m, 1h30m or 2d, at most 365d".into());
     let (mut rest, mut sum, mut last_unit) = (text.trim(), 0u64, u64::MAX);
     if rest == "0" {
         return Ok(0);
@@ -87,7 +87,7 @@ pub fn parse_wait(text: &str) -> Result<u64, QuantityError> {
         // The larger unit first and each once, as people write it.
         let number: u64 = number.parse().ok().filter(|_| unit < last_unit).ok_or_else(wrong)?;
         let part = number.checked_mul(unit).ok_or_else(wrong)?;
-        sum = sum.checked_add(part).filter(|sum| *sum <= LONGEST_WAIT_SECONDS).ok_or_else(wrong)?;
+        sum = sum.checked_add(part).filter(|sum| *sum <= LONGEST_SECONDS).ok_or_else(wrong)?;
         (rest, last_unit) = (&tail[1..], unit);
     }
     Ok(sum)
@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn times_to_wait_have_a_unit() {
+    fn times_have_a_unit() {
         for (text, want) in [("90s", 90), (" 5m ", 300), ("1h30m", 5400), ("2d", 172_800), ("0", 0), ("0s", 0)] {
-            assert_eq!(parse_wait(text), Ok(want), "{text}");
+            assert_eq!(parse_time(text), Ok(want), "{text}");
         }
         for text in ["", "5", "m", "5m5", "5m1h", "5m5m", "-5m", "1.5h", "366d", "99999999999999999999s", "5 m", "5w"] {
-            let error = parse_wait(text).unwrap_err().to_string();
+            let error = parse_time(text).unwrap_err().to_string();
             assert!(error.contains("with its unit"), "{text}: {error}");
         }
         let written = [0, 59, 90, 3600, 5400, 86_399, 90_061].map(format_seconds);
@@ -258,7 +258,7 @@ mod tests {
         fn no_text_panics(text in "\\PC{0,24}") {
             let _ = parse_permille(&text);
             let _ = MemoryCap::parse(&text);
-            let _ = parse_wait(&text);
+            let _ = parse_time(&text);
         }
     }
 }

@@ -44,6 +44,10 @@ pub struct WaitingView {
     /// GPUs of which room is kept for it: nobody behind it takes what it needs of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub kept_on: Vec<GpuUuid>,
+    /// When it can begin there at the latest, by the run times of those before it: Unix time, milliseconds. None where nothing is kept
+    /// for it, those who have what it needs have no end, or it is for a part under an MPS server or in an instance.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub begins_unix_ms: Option<u64>,
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::class::{Class, Priority};
 use crate::counted::CountedResource;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
-use crate::quantity::{LONGEST_WAIT_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_wait};
+use crate::quantity::{LONGEST_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_time};
 use crate::seal::Seal;
 use counted::take_counted;
 use keys::{Entry, collect, explain_replacing};
@@ -90,6 +90,10 @@ pub struct Request {
     /// How long it waits for room if there is none, in seconds; absent: it is refused at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wait_seconds: Option<u64>,
+    /// For how long it has its GPUs at most, in seconds from when it is granted; absent: for as long as its container runs, or as its
+    /// host says for the class.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run_seconds: Option<u64>,
     /// What a cluster has counted for it, which the other fields already say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<CountedResource>,
@@ -180,9 +184,10 @@ impl Request {
             cost_center: payer(&entries, "cost-center", "a cost center")?,
             wait_seconds: entries
                 .get("wait")
-                .map(|entry| told(entry, parse_wait(&entry.value)))
+                .map(|entry| told(entry, parse_time(&entry.value)))
                 .transpose()?
                 .filter(|seconds| *seconds > 0),
+            run_seconds: entries.get("run-time").map(|entry| told(entry, parse_run_time(&entry.value))).transpose()?,
             resource,
             seal: seal.flatten(),
         };
@@ -206,8 +211,11 @@ impl Request {
             );
         }
         check_limit(self.fraction_permille, self.limit_permille)?;
-        if self.wait_seconds.is_some_and(|seconds| seconds > LONGEST_WAIT_SECONDS) {
+        if self.wait_seconds.is_some_and(|seconds| seconds > LONGEST_SECONDS) {
             return wrong("wait is longer than a year".into(), "ask for 365d or less");
+        }
+        if self.run_seconds.is_some_and(|seconds| !(1..=LONGEST_SECONDS).contains(&seconds)) {
+            return wrong("run-time lies between a second and a year".into(), "ask for 1s to 365d, or leave it out");
         }
         if self.devices.len() > usize::from(GPUS_LIMIT) || !self.devices.iter().all(|name| is_device(name)) {
             return wrong("the names of GPUs cannot be".into(), "give up to 16 numbers or UUIDs of GPUs");
@@ -342,6 +350,13 @@ fn permille(entry: &Entry) -> Result<u16, RequestError> {
 
 fn told<T, E: ToString>(entry: &Entry, parsed: Result<T, E>) -> Result<T, RequestError> {
     parsed.map_err(|cause| invalid(entry, &cause.to_string()))
+}
+
+/// A time of which there is some.
+fn parse_run_time(text: &str) -> Result<u64, String> {
+    let seconds = parse_time(text).map_err(|error| error.to_string())?;
+    let is_one = seconds > 0;
+    is_one.then_some(seconds).ok_or_else(|| "a run time is 1s at least; leave it out to run without an end".to_owned())
 }
 
 /// A plain number of GPUs.

@@ -15,6 +15,15 @@ pub fn unix_ms() -> u64 {
     time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
+/// When CLOCK_MONOTONIC shows that, in milliseconds since 1970, as far as both clocks go on as they are.
+pub fn unix_ms_at(at_ns: u64) -> u64 {
+    let (now_ns, unix_ms) = (now_ns(), unix_ms());
+    match at_ns.checked_sub(now_ns) {
+        Some(left_ns) => unix_ms.saturating_add(left_ns / 1_000_000),
+        None => unix_ms.saturating_sub((now_ns - at_ns) / 1_000_000),
+    }
+}
+
 /// Microseconds since 1970.
 pub fn unix_us() -> u64 {
     let time = clock_gettime(ClockId::Realtime);

@@ -214,6 +214,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseRevoked
         | EventKind::LeaseIdle
         | EventKind::LeasePreempted
+        | EventKind::LeaseRunTime
         | EventKind::LeaseEnded
         | EventKind::Budget
         | EventKind::Reservation

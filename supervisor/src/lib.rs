@@ -95,6 +95,7 @@ mod region;
 mod reload;
 mod reservations;
 mod revocation;
+mod run_times;
 mod sampler;
 mod service;
 mod service_manager;

@@ -163,15 +163,20 @@ fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Cand
     all
 }
 
-/// Sends the programs that use its GPUs what the configuration says; to how many.
-fn signal(lease: &Lease, which: NoticeSignal) -> usize {
-    let signal = match which {
+/// The signal that the configuration names; none if none is to be sent.
+pub fn signal_of(which: NoticeSignal) -> Option<Signal> {
+    Some(match which {
         NoticeSignal::Term => Signal::TERM,
         NoticeSignal::Int => Signal::INT,
         NoticeSignal::Usr1 => Signal::USR1,
         NoticeSignal::Usr2 => Signal::USR2,
-        NoticeSignal::None => return 0,
-    };
+        NoticeSignal::None => return None,
+    })
+}
+
+/// Sends the programs that use its GPUs what the configuration says; to how many.
+fn signal(lease: &Lease, which: NoticeSignal) -> usize {
+    let Some(signal) = signal_of(which) else { return 0 };
     // A pidfd is nobody else's, whoever has the number by now.
     lease.processes.values().filter(|process| pidfd_send_signal(&process.watched.pidfd, signal).is_ok()).count()
 }

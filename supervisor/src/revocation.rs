@@ -99,7 +99,7 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
     }
     let short = lease.record.container_id.short().to_owned();
     let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
-    if lease.state != LeaseState::Active {
+    if !matches!(lease.state, LeaseState::Active | LeaseState::Ending) {
         return conflict(format!("container {short} does not run"), "wait until it has started, or has ended");
     }
     if lease.record.cgroup.is_none() {
@@ -188,12 +188,7 @@ fn end_users(
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
-        // Who may hold one behind more descriptors than are looked at is ended, too: nothing else could be known of it.
-        let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
-        let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
-        // Named first: who has ended before that has let go, and who is listed as ended afterwards can be told from others.
-        let named = cgroup::processes_in(cgroup).into_iter().filter_map(name_of);
-        let users: Vec<ProcessName> = named.filter(|process| uses(&process.pid)).collect();
+        let users = users_in(leases, cgroup, devices, &registered);
         if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_no_share()) {
             lease.clearance.note(begun, users.iter().copied());
         }
@@ -212,6 +207,38 @@ fn end_users(
         std::thread::sleep(Duration::from_millis(5));
     }
     killed
+}
+
+/// Those in a cgroup that use the devices. Who may hold one behind more descriptors than are looked at is one, too: nothing else could be
+/// known of it.
+fn users_in(
+    leases: &Leases,
+    cgroup: &str,
+    devices: &BTreeSet<(u32, u32)>,
+    registered: &BTreeSet<HostPid>,
+) -> Vec<ProcessName> {
+    let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
+    let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
+    // Named first: who has ended before that has let go, and who is listed as ended afterwards can be told from others.
+    let named = cgroup::processes_in(cgroup).into_iter().filter_map(name_of);
+    named.filter(|process| uses(&process.pid)).collect()
+}
+
+/// Sends a signal to the processes of a lease that use its GPUs, registered or not; to how many. The book is not to be held.
+pub fn signal_users(leases: &Leases, id: &LeaseId, signal: Signal) -> usize {
+    let known = {
+        let mut book = leases.book();
+        let Some(lease) = book.leases.get_mut(id) else { return 0 };
+        let gpus: Vec<_> = lease.gpus().map(|gpu| leases.gpus()[gpu].clone()).collect();
+        lease.record.cgroup.clone().map(|cgroup| (cgroup, leases.files.gpu_devices(&gpus)))
+    };
+    let (Some((cgroup, devices)), Some(registered)) = (known, registered(leases, id)) else { return 0 };
+    let users = users_in(leases, &cgroup, &devices, &registered);
+    let held = users.iter().filter_map(|process| WatchedProcess::open(process.pid).ok());
+    // Asked with the pidfd in hand: the pid may have been another's when the list was read.
+    let is_sent =
+        |process: &WatchedProcess| cgroup::holds(&cgroup, process) && pidfd_send_signal(&process.pidfd, signal).is_ok();
+    held.filter(is_sent).count()
 }
 
 /// None of one that has ended by now.

@@ -21,6 +21,7 @@ use crate::preemptions::Preemptions;
 use crate::procfs;
 use crate::refusals;
 use crate::region::Report;
+use crate::run_times;
 use crate::silence;
 use crate::sites::LinkWatch;
 use crate::uncounted;
@@ -68,6 +69,7 @@ pub fn sample(
         refusals::tell(leases);
         idle.look(leases, |gpu| auditor.has_figures(gpu));
         preemptions.look(leases);
+        run_times::look(leases);
         let next = Instant::now() + PERIOD;
         while leases.occupants.wait(next) {
             note_memory(leases, inventory, &mut costs);

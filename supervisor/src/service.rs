@@ -36,7 +36,7 @@ use gpool_policy::slice::ServerSet;
 use gpool_protocol::EventKind;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -171,6 +171,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let (gatekeeper, _thread) = gatekeeper::start(places, move |notice| post.put(notice))?;
     let counters = |value: u64| (0..places).map(|_| AtomicU64::new(value)).collect::<Vec<_>>();
     let leases = Arc::new(Leases {
+        may_not_take: AtomicBool::new(false),
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),

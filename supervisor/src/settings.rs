@@ -68,6 +68,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         lease: wanted.lease,
         queue: wanted.queue,
         preemption: wanted.preemption,
+        run_time: wanted.run_time,
         // What the ledger does not count bounds nobody: it begins with the next start.
         quota: if is_counted { wanted.quota } else { old.quota.clone() },
         reservation: wanted.reservation,
@@ -188,12 +189,16 @@ mod tests {
             places = 5
             longest_wait_seconds = 6
             keep_seconds = 7
+            backfill = false
             [preemption]
             enabled = true
             after_seconds = 4
             grace_seconds = 5
             least_run_seconds = 6
             signal = "SIGUSR1"
+            [run_time]
+            notice_seconds = 8
+            signal = "none"
             [quota]
             default_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
             no_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
@@ -229,7 +234,7 @@ mod tests {
             windows = ["Sun 02:00-04:00"]"#;
         let class = "fail_open = false\nliar_action = \"event\"\nbypass_action = \"kill\"\nhang_action = \"stop\"\n\
                      hang_seconds = 9\nhang_seconds_latency_waits = 3\nidle_action = \"yield\"\nidle_seconds = 5\n\
-                     idle_grace_seconds = 6\n";
+                     idle_grace_seconds = 6\nlongest_run_seconds = 7\n";
         let classes: String =
             ["latency", "batch", "notebook", "train"].map(|name| format!("\n[class.{name}]\n{class}")).concat();
         let (_directory, settings) = settings(&(text.to_owned() + &classes));

@@ -267,6 +267,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         memory_bytes: Some(1),
         class: Some(Class::Train),
         priority: Some(Priority::Burst),
+        run_seconds: Some(60),
+        no_run_time: true,
     };
     let request = Request {
         fraction_permille: 100,
@@ -282,6 +284,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         project: Some(text("b")),
         cost_center: Some(text("c")),
         wait_seconds: Some(60),
+        run_seconds: Some(60),
         resource: Some(CountedResource::Percent(30)),
         seal: Some(Seal::of(7)),
         devices: vec![text("0")],
@@ -316,6 +319,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
             waited_ms: 2,
             cause: text("no room"),
             kept_on: vec![uuid],
+            begins_unix_ms: Some(3),
         },
         retry_ms: 200,
     };

@@ -2,7 +2,7 @@
 
 use super::Format;
 use clap::Subcommand;
-use gpool_protocol::parse_wait;
+use gpool_protocol::parse_time;
 
 /// Verbs of `gpool gpu`.
 #[derive(Debug, Clone, Subcommand)]
@@ -24,7 +24,7 @@ pub enum GpuVerb {
         reason: String,
         /// Come back when no lease is left on them, after this time at the latest: 90s, 5m, 1h30m or 2d. The exit code is 1 if
         /// some are left then; the GPUs stay drained
-        #[arg(long, value_name = "TIME", value_parser = parse_wait, allow_hyphen_values = true)]
+        #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
         wait: Option<u64>,
     },
     /// Let drained GPUs take leases again

@@ -2,7 +2,7 @@
 
 use super::Format;
 use clap::{Args, ValueEnum};
-use gpool_protocol::parse_wait;
+use gpool_protocol::parse_time;
 
 /// For what, for how long, and of whom.
 #[derive(Debug, Clone, Args)]
@@ -14,7 +14,7 @@ pub struct WaitOptions {
     #[arg(long = "for", value_name = "WHAT", value_enum, default_value_t)]
     pub awaited: Awaited,
     /// Give up after this time, 90s, 5m, 1h30m or 2d: the exit code is 75 then [default: never]
-    #[arg(long, value_name = "TIME", value_parser = parse_wait, allow_hyphen_values = true)]
+    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
     pub timeout: Option<u64>,
     /// How to print; json is one object a line
     #[arg(long, value_enum, default_value_t)]

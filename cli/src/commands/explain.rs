@@ -9,8 +9,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, Standing, WaitCause, WaitingView,
-    format_bytes, format_permille, format_seconds, lease_path,
+    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, RunLeft, Standing, WaitCause,
+    WaitingView, format_bytes, format_permille, format_seconds, lease_path,
 };
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -43,8 +43,11 @@ fn only_one<'a>(waiting: &'a [WaitingView], id: &str) -> Option<&'a WaitingView>
 }
 
 fn render_waiting(waiting: &WaitingView) -> String {
+    let begins = queue::begins_in(waiting).map_or_else(String::new, |time| {
+        format!("it can begin in {time} at the latest, by the run times of those before it\n")
+    });
     format!(
-        "container {} waits for room: place {} of the queue, for {} of at most {}\n{}\n",
+        "container {} waits for room: place {} of the queue, for {} of at most {}\n{}\n{begins}",
         waiting.container_id.short(),
         waiting.place,
         format_seconds(waiting.waited_ms / 1000),
@@ -84,6 +87,10 @@ fn render(explanation: &LeaseExplanation) -> String {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
+    if let Some(RunLeft { run_seconds, left_ns }) = explanation.run {
+        let left = format_seconds(left_ns.div_ceil(1_000_000_000));
+        text += &format!("run time: {}, and its GPUs are taken from it in {left}\n", format_seconds(run_seconds));
+    }
     if let Some(Leaving { waits, reservation, left_ns, served_permille, served_as }) = &explanation.leaving {
         let for_whom = match (reservation, waits.as_ref().map_or("one", |waits| waits.short())) {
             (Some(name), _) => format!("reservation {name}, if that still needs the room then"),
@@ -256,6 +263,7 @@ mod tests {
             fault: None,
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
+            run: Some(RunLeft { run_seconds: 7200, left_ns: 89_000_000_001 }),
             leaving: Some(Leaving {
                 waits: Some(ContainerId("77aa".repeat(16))),
                 reservation: None,
@@ -286,6 +294,7 @@ mod tests {
 container 3f9a3f9a3f9a, lease 01J
 share 30 %, limit 50 %, class batch, priority guaranteed
 memory: it has held 1.5GiB at most, of 4GiB that it may hold
+run time: 2h, and its GPUs are taken from it in 1m30s
 leaving: its GPUs are taken from it in 25 s for 77aa77aa77aa, which waits and has a higher priority, if that still waits then
 until then it is served with 10 % as guaranteed
 

@@ -21,8 +21,8 @@ const COLUMNS: [Column; 10] = [
     figure("WAITED"),
     figure("AT MOST"),
 ];
-const WIDE: [Column; 3] = [text("MODE"), text("KEPT ON"), text("WHY")];
-const HEADER: [&str; 15] = [
+const WIDE: [Column; 5] = [text("MODE"), figure("RUN TIME"), text("KEPT ON"), figure("BEGINS IN"), text("WHY")];
+const HEADER: [&str; 17] = [
     "place",
     "container_id",
     "owner_uid",
@@ -38,6 +38,8 @@ const HEADER: [&str; 15] = [
     "wait_seconds",
     "kept_on",
     "cause",
+    "run_seconds",
+    "begins_unix_ms",
 ];
 
 /// Runs a verb of `gpool queue`.
@@ -98,7 +100,15 @@ fn cells(one: &WaitingView) -> Vec<String> {
 fn wide_cells(one: &WaitingView) -> Vec<String> {
     let kept: Vec<&str> = one.kept_on.iter().map(|gpu| short_gpu(&gpu.0)).collect();
     let kept = if kept.is_empty() { "-".to_owned() } else { kept.join(", ") };
-    cells(one).into_iter().chain([one.request.mode.text().to_owned(), kept, one.cause.clone()]).collect()
+    let run = one.request.run_seconds.map_or_else(|| "-".to_owned(), format_seconds);
+    let begins = begins_in(one).unwrap_or_else(|| "-".to_owned());
+    cells(one).into_iter().chain([one.request.mode.text().to_owned(), run, kept, begins, one.cause.clone()]).collect()
+}
+
+/// In how long one that waits can begin at the latest, if anybody knows: as of when the supervisor said the rest of it.
+pub fn begins_in(one: &WaitingView) -> Option<String> {
+    let now_ms = one.since_unix_ms.saturating_add(one.waited_ms);
+    one.begins_unix_ms.map(|at| format_seconds(at.saturating_sub(now_ms).div_ceil(1000)))
 }
 
 /// What is asked for of each GPU: a share, or an instance by its profile.
@@ -142,6 +152,8 @@ fn csv_cells(one: &WaitingView) -> Vec<String> {
         request.wait_seconds.unwrap_or(0).to_string(),
         kept.join(" "),
         one.cause.clone(),
+        request.run_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
+        one.begins_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
     ]
 }
 
@@ -151,8 +163,8 @@ mod tests {
 
     fn waiting() -> WaitingView {
         let text = r#"{"container_id":"0123456789abcdef","place":1,"owner_uid":1000,"since_unix_ms":60000,"waited_ms":90500,
-            "request":{"fraction_permille":500,"memory":{"bytes":4294967296},"team":"vision","wait_seconds":600},
-            "cause":"50 % of a GPU is asked for, but GPU-1 has 10 % free","kept_on":["GPU-1"]}"#;
+            "request":{"fraction_permille":500,"memory":{"bytes":4294967296},"team":"vision","wait_seconds":600,"run_seconds":7200},
+            "cause":"50 % of a GPU is asked for, but GPU-1 has 10 % free","kept_on":["GPU-1"],"begins_unix_ms":1050000}"#;
         serde_json::from_str(text).unwrap()
     }
 
@@ -164,6 +176,7 @@ mod tests {
         assert_eq!(fields, want);
         let wide = wide_cells(&waiting());
         assert_eq!(wide.len(), COLUMNS.len() + WIDE.len());
+        assert_eq!(wide[11..14], ["2h", "GPU-1", "15m"]);
         assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
         assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
     }

@@ -69,6 +69,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("project", &options.project),
         ("cost-center", &options.cost_center),
         ("wait", &options.wait),
+        ("run-time", &options.run_time),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
     named.chain(options.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())))
@@ -93,14 +94,14 @@ mod tests {
     fn options(line: &str) -> RunOptions {
         let Ok(arguments) = parse(line.split(' ').map(OsString::from)) else { panic!("{line}") };
         let Verb::Run(options) = arguments.verb else { panic!("no run") };
-        options
+        *options
     }
 
     #[test]
     fn options_become_annotations_in_the_words_of_the_request() {
-        let line = "gpool run --fraction 0.3 --memory 4GiB --device 1 --key mode=slice --user me -- sleep --user 5";
+        let line = "gpool run --fraction 0.3 --memory 4GiB --device 1 --run-time 2h --key mode=slice --user me -- sleep --user 5";
         let want = "--annotation gpool.io/fraction=0.3 --annotation gpool.io/memory=4GiB --annotation gpool.io/device=1 \
-                    --annotation gpool.io/mode=slice --user me -- sleep --user 5";
+                    --annotation gpool.io/run-time=2h --annotation gpool.io/mode=slice --user me -- sleep --user 5";
         let want: Vec<OsString> = want.split_whitespace().map(OsString::from).collect();
         assert_eq!(super::arguments(&options(line)), want);
     }

@@ -15,6 +15,8 @@ pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
         memory_bytes: change.memory.map(|cap| bytes(client, &path, cap)).transpose()?,
         class: change.class,
         priority: change.priority,
+        run_seconds: change.run_time,
+        no_run_time: change.no_run_time,
     };
     let lease: LeaseView = client.patch(&path, &update)?;
     output::print(&format!("{}\n", lease.container_id))

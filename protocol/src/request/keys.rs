@@ -6,7 +6,7 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Every key of the grammar, in the order of the documentation.
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "fraction",
     "limit",
     "memory",
@@ -23,6 +23,7 @@ const KEYS: [&str; 16] = [
     "project",
     "cost-center",
     "wait",
+    "run-time",
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];

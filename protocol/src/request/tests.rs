@@ -5,7 +5,7 @@ use super::*;
 fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Result<Option<Request>, RequestError> {
     let annotations = annotations.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let env: Vec<String> = env.iter().map(|s| s.to_string()).collect();
-    let allow = ["fraction", "memory", "limit", "gpus", "class", "wait"].map(String::from);
+    let allow = ["fraction", "memory", "limit", "gpus", "class", "wait", "run-time"].map(String::from);
     Request::read(RequestSource {
         annotations: &annotations,
         env: &env,
@@ -33,6 +33,7 @@ fn share(fraction_permille: u16) -> Request {
         project: None,
         cost_center: None,
         wait_seconds: None,
+        run_seconds: None,
         resource: None,
         seal: None,
     }
@@ -188,7 +189,14 @@ fn every_key_that_works_is_read() {
         ("gpool.io/min-memory", "40GiB"),
         ("gpool.io/device", "1, GPU-5131"),
     ];
-    let env = ["GPOOL_FRACTION=0.25", "GPOOL_LIMIT=0.5", "GPOOL_GPUS=4", "GPOOL_CLASS=latency", "GPOOL_WAIT=1h30m"];
+    let env = [
+        "GPOOL_FRACTION=0.25",
+        "GPOOL_LIMIT=0.5",
+        "GPOOL_GPUS=4",
+        "GPOOL_CLASS=latency",
+        "GPOOL_WAIT=1h30m",
+        "GPOOL_RUN_TIME=2h",
+    ];
     let want = Request {
         limit_permille: Some(500),
         gpus: 4,
@@ -198,6 +206,7 @@ fn every_key_that_works_is_read() {
         project: Some("mars".into()),
         cost_center: Some("4711.a".into()),
         wait_seconds: Some(5400),
+        run_seconds: Some(7200),
         devices: vec!["1".into(), "GPU-5131".into()],
         models: vec!["H100".into(), "A100-80GB".into()],
         min_memory_bytes: Some(40 << 30),
@@ -212,6 +221,8 @@ fn every_key_that_works_is_read() {
 fn values_out_of_range_are_refused_with_the_key_and_the_range() {
     for (key, value, want) in [
         ("limit", "0.2", "between the fraction and 1"),
+        ("run-time", "0", "1s at least"),
+        ("run-time", "5", "with its unit"),
         ("limit", "1.2", "between 0.01 and 1"),
         ("gpus", "0", "between 1 and 16"),
         ("gpus", "17", "between 1 and 16"),
@@ -257,6 +268,8 @@ fn what_came_over_the_socket_is_checked_again() {
         Request { models: vec!["-".into()], ..share(300) },
         Request { models: vec!["a".into(); 9], ..share(300) },
         Request { wait_seconds: Some(366 * 86_400), ..share(300) },
+        Request { run_seconds: Some(366 * 86_400), ..share(300) },
+        Request { run_seconds: Some(0), ..share(300) },
         Request { team: Some("a/b".into()), ..share(300) },
         Request { project: Some("-".into()), ..share(300) },
         Request { cost_center: Some(String::new()), ..share(300) },

@@ -22,6 +22,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("model", !request.models.is_empty()),
         ("min-memory", request.min_memory_bytes.is_some()),
         ("wait", request.wait_seconds.is_some()),
+        ("run-time", request.run_seconds.is_some()),
         ("isolation", request.isolation.is_some()),
         ("mig-profile", request.mig_profile.is_some()),
         ("mode", names_mode(request)),
@@ -49,6 +50,7 @@ pub fn check_change(policy: &Policy, uid: u32, change: &LeaseUpdate) -> Result<(
         ("memory", change.memory_bytes.is_some()),
         ("class", change.class.is_some()),
         ("priority", change.priority.is_some()),
+        ("run-time", change.run_seconds.is_some() || change.no_run_time),
     ];
     check_keys(policy, uid, &keys)
 }

@@ -199,13 +199,13 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
     if let Some(uid) = peer.confined_to() {
         ordinary::check_change(&leases.configuration().policy, uid, &change)?;
     }
-    leases.update(&lease_id, &change, peer.uid)
+    leases.update(&lease_id, &change, (peer.uid, peer.administers()))
 }
 
 /// # Errors
 /// A body that is no change, has a field that is not known, or changes nothing.
 fn change_in(request: &Request) -> Result<LeaseUpdate, ErrorBody> {
-    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, class or priority";
+    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, class, priority, or run_seconds or no_run_time";
     let wrong = |message: String| ErrorBody::new(ErrorCode::RequestInvalid, message, remedy);
     let change = request.message::<LeaseUpdate>().map_err(|error| wrong(error.message))?;
     match change == LeaseUpdate::default() {

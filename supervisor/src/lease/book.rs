@@ -19,6 +19,7 @@ use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::idleness::Idleness;
 use gpool_policy::repetition::Repetition;
+use gpool_policy::run_time::Notice;
 use gpool_policy::slice::Share;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
@@ -222,6 +223,8 @@ pub struct Lease {
     pub was_seen: bool,
     /// For whom it has to make room, and what it was told.
     pub makes_room: MakesRoom,
+    /// What it was told of the end of its run time.
+    pub end_notice: Notice,
     /// When its GPUs were taken from it, if this supervisor has done that.
     pub revoked_at: Option<Instant>,
 }

@@ -1,8 +1,9 @@
 //! What a request has to be for anything to be granted, wherever there is room.
 
+use super::ends::check_run_time;
 use super::entitlement::{check_cap, check_class};
 use super::grant::Leases;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, Request};
 
 impl Leases {
     /// Whether a request could be granted at all.
@@ -13,6 +14,8 @@ impl Leases {
         asked.request.check()?;
         check_cap(asked.request.memory)?;
         check_class(&self.configuration(), asked.request.class)?;
+        let Request { run_seconds, class, .. } = asked.request;
+        check_run_time(run_seconds, class, self.longest_run_seconds(class))?;
         self.check_driver()
     }
 

@@ -2,18 +2,20 @@
 
 use super::book::Book;
 use super::entitlement::held_demand;
-use super::grant::{Leases, loaded};
+use super::grant::Leases;
 use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Site, Users};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 
 impl Leases {
     /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
     pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
-        let seen = capacities(gpus, &loaded(&self.foreign_bytes), &self.outside(gpus, book), book, kept);
+        let foreign_bytes: Vec<u64> = self.foreign_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();
+        let seen = capacities(gpus, &foreign_bytes, &self.outside(gpus, book), book, kept);
         gpus.iter().zip(seen).map(|(gpu, seen)| GpuCapacity { site: self.sites.of(gpu), ..seen }).collect()
     }
 }

@@ -1,7 +1,9 @@
 //! Changing leases while their containers run.
 
+use super::ahead::Ahead;
 use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
+use super::ends::{check_has_end, run_changed};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
@@ -9,44 +11,60 @@ use super::quota::Tally;
 use super::record::Record;
 use super::refusal::{kept_for_waiting, quota_kept_for_waiting, reserved_for_others_while_it_runs, worded_of_change};
 use super::reserved::Whom;
-use super::room::Ahead;
 use crate::clock;
 use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, Part, check_update};
 use gpool_policy::queue::Taken;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
+    format_seconds,
 };
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl Leases {
-    /// Changes a running lease: all that is asked for, or nothing.
+    /// Changes a running lease: all that is asked for, or nothing. `who` is the user, and whether that one administers this host.
     ///
     /// # Errors
-    /// An unknown lease, values that do not go together, a class that this host denies, or no room on one of its GPUs.
-    pub fn update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
-        match self.try_update(lease, change, uid) {
+    /// An unknown lease, values that do not go together, a class that this host denies, no room on one of its GPUs, or an end that
+    /// the user may not put off.
+    pub fn update(&self, lease: &str, change: &LeaseUpdate, who: (u32, bool)) -> Result<LeaseView, ErrorBody> {
+        match self.try_update(lease, change, who) {
             Err(refusal) if self.may_be_free_by_now(&refusal) => {
                 self.occupants.look_again(Instant::now() + LOOK_PATIENCE);
-                self.try_update(lease, change, uid)
+                self.try_update(lease, change, who)
             }
             outcome => outcome,
         }
     }
 
-    fn try_update(&self, lease: &str, change: &LeaseUpdate, uid: u32) -> Result<LeaseView, ErrorBody> {
+    fn try_update(
+        &self,
+        lease: &str,
+        change: &LeaseUpdate,
+        (uid, administers): (u32, bool),
+    ) -> Result<LeaseView, ErrorBody> {
         let mut book = self.book();
         let (id, old) = {
             let lease = book.find(lease)?;
             (lease.record.lease_id.clone(), lease.record.clone())
         };
-        check_can_change(&old, change)?;
-        let mut new = changed(&old, change)?;
+        let of_share = LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() };
+        let is_of_share = of_share != LeaseUpdate::default();
+        if is_of_share {
+            check_can_change(&old, &of_share)?;
+        }
+        let run = run_changed(&old, change, administers, clock::now_ns())?;
+        let mut new = Record { run_seconds: run.seconds, ends_ns: run.ends_ns, ..changed(&old, change)? };
         if change.class.is_some() {
             check_class(&self.configuration(), new.class)?;
+            if !administers {
+                check_has_end(new.run_seconds, new.class, self.longest_run_seconds(new.class))?;
+            }
         }
-        new.memory_cap_bytes = self.check_room(&book, &old, &new)?;
+        if is_of_share {
+            new.memory_cap_bytes = self.check_room(&book, &old, &new)?;
+        }
         new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
         if new == old {
@@ -57,6 +75,11 @@ impl Leases {
         let Lease { meter, record, .. } = &mut *lease;
         meter.run(clock::now_ns(), record);
         lease.record = new;
+        if !is_of_share {
+            let message = format!("changed {}: {}", old.container_id.short(), difference(&old, &lease.record));
+            self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
+            return Ok(lease.view());
+        }
         lease.note_lowered_cap();
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
         let configuration = self.configuration();
@@ -91,7 +114,7 @@ impl Leases {
         let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);
         let on: Vec<usize> = accounts.iter().map(|account| account.gpu).collect();
         // In what is reserved for it those alone are before it who may have that too.
-        let Ahead { taken, whose, reserved } = match self.grows_in_what_is_kept(&whom, &on, more, &scene) {
+        let Ahead { taken, whose, reserved, .. } = match self.grows_in_what_is_kept(&whom, &on, more, &scene) {
             true => self.ahead_of_members(&whom, &waiting, &scene),
             false => self.taken_by(&waiting, &scene),
         };
@@ -241,12 +264,14 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
 fn difference(old: &Record, new: &Record) -> String {
     let share = |record: &Record| format_permille(record.fraction_permille.into());
     let limit = |record: &Record| record.limit_permille.map_or("none".into(), |limit| format_permille(limit.into()));
+    let run_time = |record: &Record| record.run_seconds.map_or("none".into(), format_seconds);
     let all = [
         ("fraction", share(old), share(new)),
         ("limit", limit(old), limit(new)),
         ("memory", format_bytes(old.memory_cap_bytes), format_bytes(new.memory_cap_bytes)),
         ("class", old.class.to_string(), new.class.to_string()),
         ("priority", old.priority.to_string(), new.priority.to_string()),
+        ("run time", run_time(old), run_time(new)),
     ];
     let mut told: Vec<String> = all
         .iter()

@@ -3,13 +3,15 @@
 use super::book::{Book, Lease};
 use super::giving_way::ForWhom;
 use super::grant::Leases;
+use super::record::Record;
 use crate::clock;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::promise::share_error_ppm;
 use gpool_policy::slice::{Explanation, State, WaitCause as SliceCause};
 use gpool_protocol::{
-    ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, Leaving, ShareErrorBound, Standing, WaitCause,
+    ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing,
+    WaitCause,
 };
 
 /// Windows for which the bound on the share error is told: 1 s, 10 s, 60 s.
@@ -38,6 +40,7 @@ impl Leases {
         let (memory, leaving) = (lease.view(), leaving(lease, &self.configuration()));
         let beyond_budget = self.beyond_budget(&book, &record);
         Ok(LeaseExplanation {
+            run: run_left(&record),
             lease_id: record.lease_id,
             container_id: record.container_id,
             fraction_permille: record.fraction_permille,
@@ -54,7 +57,12 @@ impl Leases {
     }
 }
 
-/// That its GPUs are about to be taken from it.
+/// For how long it has its GPUs, if it has not lost them.
+fn run_left(record: &Record) -> Option<RunLeft> {
+    Some(RunLeft { run_seconds: record.run_seconds?, left_ns: record.run_left_ns()? })
+}
+
+/// That it has to make room for another one.
 fn leaving(lease: &Lease, configuration: &Configuration) -> Option<Leaving> {
     let (for_whom, until_ns) = (lease.makes_room.for_whom.clone()?, lease.leaves_ns()?);
     let (waits, reservation) = match for_whom {

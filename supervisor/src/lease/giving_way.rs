@@ -97,8 +97,9 @@ impl Leases {
         let scene = self.scene_to_come(&book, &gpus, &outside);
         in_order.iter().take(LOOKED_AT).enumerate().find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
-            let fits = |scene: &Scene<'_>| self.fits_beside(waiter, scene, &ahead);
-            if fits(&scene) {
+            // Nobody goes for room that is lent: it would be over before that is free.
+            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, (&ahead, None)).is_some();
+            if self.fits_beside(waiter, &scene, &ahead) {
                 return None;
             }
             let rank = self.rank_of(waiter, &scene);
@@ -130,7 +131,12 @@ impl Leases {
         for (place, waiter) in in_order.iter().take(LOOKED_AT).enumerate() {
             let for_whom = &ForWhom::Waits(waiter.asked.container_id.clone());
             let ahead = self.taken_by(&in_order[..place], &coming);
-            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, &ahead);
+            // Nobody goes for room that is lent: it would be over before that is free.
+            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, (&ahead, None));
+            if fits(&coming).is_none() && self.fits_beside(waiter, &now, &ahead) {
+                waiter.making_on.borrow_mut().clear();
+                continue;
+            }
             let is_taken = |id: &LeaseId| found.iter().any(|its| its.leases.contains(id));
             let rank = self.rank_of(waiter, &coming);
             let is_lower = |its: &Candidate| rank < its.priority;
@@ -189,13 +195,16 @@ impl Leases {
             let for_whom = ForWhom::Reservation(name.clone());
             // Where it is whole by now, wherever that is, nobody need go.
             let made_on = book.making_on.borrow_mut().remove(&name);
-            if now.missing_of(&name).is_none() {
+            // Who ends by himself before it begins is not in its way.
+            let now_ns = clock::now_ns();
+            let opens_ns = reserved::opens_ns(&reservation, now_ns);
+            let missing = |scene: &Scene<'_>| scene.without_ended(opens_ns, now_ns, outside).missing_of(&name);
+            if missing(now).is_none() {
                 continue;
             }
             if let Some(on) = made_on {
                 book.making_on.borrow_mut().insert(name.clone(), on);
             }
-            let missing = |scene: &Scene<'_>| scene.missing_of(&name);
             let is_taken = |id: &LeaseId| found.iter().any(|its: &MakingRoom| its.leases.contains(id));
             let is_others =
                 |id: &LeaseId| book.leases.get(id).is_some_and(|lease| !Whom::of(&lease.record).may_have(&reservation));
@@ -273,16 +282,7 @@ impl Leases {
     /// ended.
     fn scene_beside_kept<'a>(&self, book: &'a Book, gpus: &'a [Gpu], outside: &[u32]) -> Scene<'a> {
         let mut scene = Scene { is_imagined: true, ..self.scene(book, None, gpus) };
-        let now_ns = clock::now_ns();
-        let is_about_to_end = |id: &LeaseId| {
-            let lease = book.leases.get(id)?;
-            let patience_ns = CLEARANCE_PATIENCE.as_nanos() as u64;
-            let until_ns = lease.makes_room.notice.until_ns().map(|until_ns| until_ns.saturating_add(patience_ns));
-            let is_leaving = until_ns.is_some_and(|until_ns| now_ns < until_ns);
-            let is_cleared = lease.revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
-            Some(is_cleared || is_leaving && lease.state == LeaseState::Ending)
-        };
-        scene.free(outside, |record, _| is_about_to_end(&record.lease_id) == Some(true));
+        scene.free_what_comes(outside);
         scene
     }
 }
@@ -331,14 +331,28 @@ impl<'a> Scene<'a> {
         emptier
     }
 
-    /// Counts what leases and kept places have as free where `is_gone` says so. On a GPU that nobody has then, as many processes
-    /// as `outside` says are in the way of who wants all of it.
-    fn free(&mut self, outside: &[u32], is_gone: impl Fn(&Record, LeaseState) -> bool) {
+    /// Counts as free what the device has just to give back, and what those have who were told to make room and have ended.
+    pub fn free_what_comes(&mut self, outside: &[u32]) {
+        let (book, now_ns) = (self.book, clock::now_ns());
+        let patience_ns = CLEARANCE_PATIENCE.as_nanos() as u64;
+        let is_about_to_end = |id: &LeaseId| {
+            let lease = book.leases.get(id)?;
+            let until_ns = lease.makes_room.notice.until_ns().map(|until_ns| until_ns.saturating_add(patience_ns));
+            let is_leaving = until_ns.is_some_and(|until_ns| now_ns < until_ns);
+            let is_cleared = lease.revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
+            Some(is_cleared || is_leaving && lease.state == LeaseState::Ending)
+        };
+        self.free(outside, |record, _| is_about_to_end(&record.lease_id) == Some(true));
+    }
+
+    /// Counts what leases and kept places have as free where `is_gone` says so, of each once. On a GPU that nobody has then, as many
+    /// processes as `outside` says are in the way of who wants all of it.
+    pub fn free(&mut self, outside: &[u32], is_gone: impl Fn(&Record, LeaseState) -> bool) {
         let running = self.book.leases.values().map(|lease| (&lease.record, lease.state, lease.gpus().collect()));
         let kept = self.book.held.iter().map(|held| (&held.record, LeaseState::Held, held.gpus.clone()));
         let all: Vec<(&Record, LeaseState, Vec<usize>)> = running.chain(kept).collect();
         for (record, _, gpus) in all.into_iter().filter(|(record, state, _)| is_gone(record, *state)) {
-            if record.has_no_share() {
+            if record.has_no_share() || !self.gone.insert(record.lease_id.clone()) {
                 continue;
             }
             self.reserved.forget(|id| *id == record.lease_id);
@@ -395,6 +409,7 @@ mod tests {
             capacities,
             standing,
             reserved: Default::default(),
+            gone: Default::default(),
             is_imagined: true,
             is_emptied: false,
         };
@@ -405,6 +420,7 @@ mod tests {
             scene.capacities.iter().map(of).collect()
         };
         assert_eq!(left(&scene), [(300, 4, 1), (600, 8, 2)]);
+        scene.free(&[7, 9], |record, _| record.lease_id.0 == "01");
         scene.free(&[7, 9], |record, _| record.lease_id.0 == "01");
         assert_eq!(left(&scene), [(0, 0, 0), (300, 4, 1)]);
         let outside: Vec<u32> = scene.capacities.iter().map(|its| its.users.outside).collect();

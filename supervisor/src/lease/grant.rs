@@ -4,7 +4,9 @@ use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
 use super::edits::{edits, edits_without_shims};
+use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
+use super::entry::Entry;
 use super::leftovers::Leftovers;
 use super::meter::Meter;
 use super::ownership;
@@ -43,13 +45,14 @@ use crate::xids::Xids;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::repetition::Repetition;
+use gpool_policy::run_time::Notice;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
     LeaseView, Mechanism, Priority,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -115,32 +118,17 @@ pub struct Leases {
     pub progress: Progress,
     /// Who had what, for months.
     pub ledger: Ledger,
+    /// Whether this supervisor was found to be allowed to take GPUs from nobody.
+    pub may_not_take: AtomicBool,
     /// Rung when a lease has ended.
     pub ended: Condvar,
     /// Rung when a process should be watched that was not before.
     pub watch_changed: Box<dyn Fn() + Send + Sync>,
 }
 
-/// A lease on its way into the book.
-pub struct Entry {
-    pub record: Record,
-    pub accounts: Vec<GpuAccount>,
-    pub region: Arc<RegionHost>,
-    pub requester: Option<WatchedProcess>,
-    /// GPU time that it owes from an earlier life.
-    pub debt_ns: u64,
-    pub state: LeaseState,
-    /// Whether an earlier supervisor had granted it.
-    pub is_taken_over: bool,
-}
-
 /// A failure of the supervisor itself.
 pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
     ErrorBody::new(ErrorCode::SupervisorFailed, format!("{what} ({cause})"), "look at the supervisor's log")
-}
-
-pub(super) fn loaded(values: &[AtomicU64]) -> Vec<u64> {
-    values.iter().map(|value| value.load(Ordering::Relaxed)).collect()
 }
 
 impl Leases {
@@ -161,7 +149,7 @@ impl Leases {
 
     /// What NVML last said of the memory in use, by GPU.
     pub fn used_bytes(&self) -> Vec<u64> {
-        loaded(&self.used_bytes)
+        self.used_bytes.iter().map(|value| value.load(Ordering::Relaxed)).collect()
     }
 
     /// Counts and tells a request that was refused.
@@ -195,7 +183,7 @@ impl Leases {
         requester: WatchedProcess,
         deadline: Instant,
     ) -> Result<LeaseGranted, ErrorBody> {
-        let Place { served, domain, placed, kept, has_no_hours } = place;
+        let Place { served, domain, placed, kept, has_no_hours, is_lent, run } = place;
         let (mechanism, gpus) = (served.mechanism, self.gpus());
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
         let mps_group = domain.as_ref().map(|domain| self.join_group(domain, &uuids)).transpose()?;
@@ -230,6 +218,8 @@ impl Leases {
             revocation: None,
             memory_cap_bytes: placed.memory_bytes,
             highest_cap_bytes: Some(placed.memory_bytes),
+            run_seconds: run.seconds,
+            ends_ns: run.ends_ns,
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             requester: Some(requester.name),
@@ -244,6 +234,7 @@ impl Leases {
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
         self.leave_queue_of(&mut book, asked, uid, Left::Granted);
+        self.counters.note_lent(is_lent);
         if let Some(kept) = kept.map(|index| book.held.remove(index)) {
             book.leases.entry(granted.lease_id.clone()).and_modify(|lease| lease.back_until = Some(kept.until));
             // It may have been the last that an older build was kept for.
@@ -364,6 +355,7 @@ impl Leases {
             signs: None,
             was_seen: false,
             makes_room: MakesRoom::default(),
+            end_notice: Notice::default(),
             // One that a supervisor before has begun counts from now on.
             revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
             state,
@@ -426,6 +418,7 @@ impl Leases {
             // By now its starter may be gone, and its state another one.
             return Ok(lease.view());
         }
+        check_end_can_come(&lease.record, cgroup.as_deref())?;
         if let Some(group) = &lease.record.mps_group {
             // Without its server it would run beside the others, with no limit.
             self.is_served(group)?;

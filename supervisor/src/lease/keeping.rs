@@ -3,6 +3,7 @@
 use super::book::{Book, Held, Lease};
 use super::grant::Leases;
 use super::record::Record;
+use crate::clock;
 use std::time::{Duration, Instant};
 
 impl Leases {
@@ -13,6 +14,11 @@ impl Leases {
             return self.note_made_room(&lease);
         }
         let hold = Duration::from_millis(self.configuration().lease.hold_ms);
+        // Whose run time is about to be over begins a new one, when there is room for that.
+        let is_over = |ends_ns: u64| ends_ns <= clock::now_ns().saturating_add(hold.as_nanos() as u64);
+        if lease.end_notice.until_ns(lease.record.ends_ns).is_some() || lease.record.ends_ns.is_some_and(is_over) {
+            return;
+        }
         if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until });

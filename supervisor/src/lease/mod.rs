@@ -1,6 +1,7 @@
 //! Leases: a share granted to a container, from the request to the end.
 
 mod account;
+mod ahead;
 mod book;
 mod budget;
 mod can_be;
@@ -11,7 +12,9 @@ mod counted_memory;
 mod debts;
 mod described;
 mod edits;
+mod ends;
 mod entitlement;
+mod entry;
 mod explain;
 mod giving_way;
 mod grant;
@@ -45,6 +48,7 @@ pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use budget::Account;
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
+pub use ends::ns;
 pub use entitlement::{class_policy, fails_open, slice_priority};
 pub use giving_way::{ForWhom, MakingRoom};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};

@@ -3,6 +3,7 @@
 
 use super::book::{Book, Held, Lease};
 use super::capacity::mps_groups_used;
+use super::ends::Run;
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::room::Room;
@@ -37,6 +38,10 @@ pub struct Place {
     pub kept: Option<usize>,
     /// Whether it has what is idle in place of a share, because a budget is spent.
     pub has_no_hours: bool,
+    /// Whether that is kept for another one that cannot begin before this one has ended.
+    pub is_lent: bool,
+    /// For how long.
+    pub run: Run,
 }
 
 impl Leases {
@@ -111,9 +116,10 @@ impl Leases {
         let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
         let room = self.room_for(asked, uid, &scene, record.zip(home));
-        let Room { served, domain, placed, has_no_hours, .. } =
+        let Room { served, domain, placed, has_no_hours, is_lent, .. } =
             room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
-        Ok(Place { served, domain, placed, kept, has_no_hours })
+        let run = self.run_of(asked, record);
+        Ok(Place { served, domain, placed, kept, has_no_hours, is_lent, run })
     }
 
     /// Those of `open` whose compute mode serves by what was chosen. Instances have none.

@@ -182,6 +182,12 @@ pub struct Record {
     /// The highest cap that it has ever had. None from a supervisor that did not write it down.
     #[serde(default)]
     pub highest_cap_bytes: Option<u64>,
+    /// For how long it has its GPUs in all, in seconds; none for as long as its container runs.
+    #[serde(default)]
+    pub run_seconds: Option<u64>,
+    /// When that is over, CLOCK_MONOTONIC.
+    #[serde(default)]
+    pub ends_ns: Option<u64>,
     /// Who started it.
     pub owner_uid: u32,
     /// When.

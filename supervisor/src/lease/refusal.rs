@@ -91,9 +91,17 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
     }
 }
 
-/// There is room, and it is kept for `count` that wait before this one.
-pub fn kept_for_others(count: usize) -> ErrorBody {
-    let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well, or ask for less";
+/// There is room, and it is kept for `count` that wait before this one; `lent_seconds` is for how long it could have it all the same.
+pub fn kept_for_others(count: usize, lent_seconds: Option<u64>) -> ErrorBody {
+    let wait = "add wait, for example GPOOL_WAIT=10m, to wait as well, or ask for less";
+    let remedy = match lent_seconds {
+        Some(seconds @ 1..) => {
+            format!(
+                "say that it runs for {seconds}s or less, GPOOL_RUN_TIME={seconds}s, until when that is lent; or {wait}"
+            )
+        }
+        Some(0) | None => wait.to_owned(),
+    };
     ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), remedy)
 }
 

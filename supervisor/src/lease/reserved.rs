@@ -1,12 +1,13 @@
 //! What `[reservation]` keeps of the GPUs now, for whom, and who has it.
 
+use super::ahead::Ahead;
 use super::book::Book;
 use super::capacity::records_on;
 use super::entitlement::held_demand;
 use super::grant::Leases;
 use super::record::Record;
 use super::refusal::reserved_for_others;
-use super::room::{Ahead, Room, Scene};
+use super::room::{Room, Scene};
 use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::queue::Waiter;
@@ -17,6 +18,7 @@ use gpool_policy::queue::Taken;
 use gpool_policy::reservation::{self as policy, Ask, Seat};
 use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What it takes until those are told who have to go before a reservation begins, and until what they had is free, in seconds.
@@ -98,6 +100,34 @@ impl Reserved {
         self.tables.iter().filter(|(_, its)| opens_within(its, notice_s(preemption))).cloned().collect()
     }
 
+    /// When those end whose time it is, CLOCK_MONOTONIC.
+    pub fn ends_ns(&self, now_ns: u64) -> impl Iterator<Item = u64> {
+        let left_ns = self.tables.iter().map(|(_, its)| left_ns(its)).filter(|left_ns| *left_ns < u64::MAX);
+        left_ns.map(move |left_ns| now_ns.saturating_add(left_ns))
+    }
+
+    /// Takes out those whose time is over by `at_ns`.
+    pub fn end_until(&mut self, at_ns: u64, now_ns: u64) {
+        self.tables.retain(|(_, its)| now_ns.saturating_add(left_ns(its)) > at_ns);
+    }
+
+    /// Takes out those that begin when one has ended that ends then. Those whose time it is stay.
+    fn begin_after(&mut self, ends_ns: u64, now_ns: u64) {
+        // With what it takes until what that one had is free.
+        let seconds = ends_ns.saturating_sub(now_ns).div_ceil(1_000_000_000).saturating_add(NOTICE_S);
+        self.tables.retain(|(_, its)| opens_within(its, seconds));
+    }
+
+    /// Takes out those whose time has not come yet.
+    pub fn keep_open(&mut self) {
+        self.tables.retain(|(_, its)| opens_within(its, 0));
+    }
+
+    /// Whether something is kept for one whose time has not come yet.
+    pub fn begins_soon(&self) -> bool {
+        self.tables.iter().any(|(_, its)| !opens_within(its, 0))
+    }
+
     /// Whether it is the time of none.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
@@ -149,6 +179,13 @@ fn opens_within(reservation: &Reservation, seconds: u64) -> bool {
     }
 }
 
+/// When it begins next, CLOCK_MONOTONIC; now if it has.
+pub fn opens_ns(reservation: &Reservation, now_ns: u64) -> u64 {
+    let Phase::Closed(Some(opens)) = reservation.phase(clock::local_now()) else { return now_ns };
+    let left_s = clock::unix_s_of_local(opens).saturating_sub(clock::unix_ms() / 1000);
+    now_ns.saturating_add(left_s.saturating_mul(1_000_000_000))
+}
+
 /// For how long it lasts still, in nanoseconds, once it has begun.
 pub fn left_ns(reservation: &Reservation) -> u64 {
     match reservation.phase(clock::local_now()) {
@@ -173,7 +210,15 @@ fn demand_of(reservation: &Reservation) -> Demand {
 /// Room that is taken beside the leases, and who is about to have it, in the same order; none of room that is not there yet.
 type Those<'a> = (&'a [Taken], &'a [Option<Whom>]);
 
-impl Scene<'_> {
+impl<'a> Scene<'a> {
+    /// The same without reservations that begin when one has ended that ends then: it is in the way of none of them.
+    pub fn without_later_reservations(&self, ends_ns: Option<u64>) -> Cow<'_, Scene<'a>> {
+        let Some(ends_ns) = ends_ns.filter(|_| self.reserved.begins_soon()) else { return Cow::Borrowed(self) };
+        let mut scene = self.clone();
+        scene.reserved.begin_after(ends_ns, clock::now_ns());
+        Cow::Owned(scene)
+    }
+
     /// Where each reservation is whose time it is.
     pub fn kept(&self) -> Vec<Kept<'_>> {
         let seats = self.seats_beside((&[], &[]));

@@ -1,7 +1,8 @@
 //! Where a request fits, beside those who wait for room before it.
 
+use super::ahead::Ahead;
 use super::book::{Book, Held};
-use super::capacity::{note_mps_servers, records_on};
+use super::capacity::note_mps_servers;
 use super::counted_memory::only_within_count;
 use super::entitlement::{demand_of, held_demand, slice_priority};
 use super::grant::Leases;
@@ -10,16 +11,15 @@ use super::placing::{open_for, place_among};
 use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
-use super::reserved::{Reserved, Whom};
+use super::reserved::Reserved;
 use super::suitable::{check_suitable, only_kept, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
 use crate::mps::Domain;
-use crate::queue::Waiter;
-use gpool_policy::admission::{Demand, GpuCapacity, Placement, Use, Users};
-use gpool_policy::queue::{Prospect, Taken, kept_for, taken_ahead};
+use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
+use gpool_policy::queue::Taken;
 use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority, Request};
-use std::time::Duration;
+use std::collections::BTreeSet;
 
 /// What requests are placed in.
 #[derive(Clone)]
@@ -33,6 +33,8 @@ pub struct Scene<'a> {
     pub standing: Option<Standing>,
     /// What reservations keep.
     pub reserved: Reserved,
+    /// Leases that count as gone.
+    pub gone: BTreeSet<LeaseId>,
     /// Whether some of it is only thought of, so that nothing of it is noted with those who wait.
     pub is_imagined: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
@@ -48,7 +50,7 @@ impl Scene<'_> {
     }
 
     /// Places of GPUs that are there.
-    fn places_of(&self, uuids: &[GpuUuid]) -> Vec<usize> {
+    pub fn places_of(&self, uuids: &[GpuUuid]) -> Vec<usize> {
         uuids.iter().filter_map(|uuid| self.gpus.iter().position(|gpu| gpu.uuid == *uuid)).collect()
     }
 
@@ -58,17 +60,17 @@ impl Scene<'_> {
 }
 
 /// How a request would be served, and what it may be placed on.
-struct Choice {
-    served: Served,
-    domain: Option<Domain>,
+pub struct Choice {
+    pub served: Served,
+    pub domain: Option<Domain>,
     /// Whether it has what is idle in place of a share, because a budget is spent.
     has_no_hours: bool,
     /// What has to be free for it.
-    demand: Demand,
+    pub demand: Demand,
     /// What counts of quotas: the same, or the share that it has not.
     counted: Demand,
     capacities: Vec<GpuCapacity>,
-    open: Vec<usize>,
+    pub open: Vec<usize>,
 }
 
 /// Where a request goes.
@@ -78,25 +80,16 @@ pub struct Room {
     pub placed: Placement,
     /// Whether it has what is idle in place of a share, because a budget is spent.
     pub has_no_hours: bool,
-    demand: Demand,
+    /// Whether it is kept for another one that cannot begin before this one has ended.
+    pub is_lent: bool,
+    pub demand: Demand,
     /// What counts of quotas.
-    counted: Demand,
-}
-
-/// What those who stand before somebody leave to nobody behind them.
-#[derive(Default)]
-pub struct Ahead {
-    /// On the GPUs.
-    pub taken: Vec<Taken>,
-    /// Who is about to have that, in the same order; none of room that is not there yet.
-    pub whose: Vec<Option<Whom>>,
-    /// What it is of their quotas.
-    pub reserved: Vec<Tally>,
+    pub counted: Demand,
 }
 
 impl Room {
     /// What of it counts of quotas.
-    fn counts(&self) -> (&Served, &Demand, bool, &Placement) {
+    pub fn counts(&self) -> (&Served, &Demand, bool, &Placement) {
         (&self.served, &self.counted, self.has_no_hours, &self.placed)
     }
 
@@ -116,7 +109,7 @@ impl Room {
 }
 
 /// What a request would count of the quotas of who makes it, served and placed so.
-fn tally_of(
+pub fn tally_of(
     (asked, uid): (&LeaseRequest, u32),
     (served, counted, has_no_hours, placed): (&Served, &Demand, bool, &Placement),
     gpus: &[Gpu],
@@ -148,6 +141,7 @@ impl Leases {
             capacities: self.capacities(gpus, book, own),
             standing,
             reserved: self.reserved((book, gpus), own),
+            gone: own.cloned().into_iter().collect(),
             is_imagined: false,
             is_emptied: false,
         }
@@ -180,12 +174,14 @@ impl Leases {
         {
             return Ok(room);
         }
+        let ends_ns = self.run_of(asked, home.as_ref().map(|(record, _)| *record)).ends_ns;
         let home = home.map(|(_, places)| places);
         let waiting = scene.book.queue.ahead_of(asked, uid);
-        let Ahead { taken, whose, reserved } = self.taken_by(&waiting, scene);
+        let ahead = self.taken_by(&waiting, scene);
+        let (taken, reserved) = (&ahead.taken, &ahead.reserved);
         let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.preferred()));
         let preferred = home.or(planned).unwrap_or_default();
-        let room = self.room_leaving((asked, uid), scene, (&taken, &whose), &preferred);
+        let room = self.room_behind((asked, uid), scene, (&ahead, ends_ns), &preferred);
         // Room is no help beyond a quota, so that is told first, also where there is none.
         let wanted = match &room {
             Ok(room) => Some(counted(room)),
@@ -193,7 +189,7 @@ impl Leases {
             Err(_) => self.alone(asked, uid, scene).map(|(_, wanted)| wanted),
         };
         wanted.as_ref().map_or(Ok(()), |wanted| goes(wanted, &[]))?;
-        let is_kept = room.is_ok() && wanted.is_some_and(|wanted| goes(&wanted, &reserved).is_err());
+        let is_kept = room.is_ok() && wanted.is_some_and(|wanted| goes(&wanted, reserved).is_err());
         if is_kept {
             return Err(quota_kept_for_others(reserved.len()));
         }
@@ -201,8 +197,9 @@ impl Leases {
             return room;
         }
         // Where there is none without the others either, that is told: what is free, as anybody can see it.
-        let without = self.room_leaving((asked, uid), scene, (&[], &[]), &preferred);
-        without.and(Err(kept_for_others(taken.len())))
+        let nobody = Ahead::default();
+        let without = self.room_behind((asked, uid), scene, (&nobody, ends_ns), &preferred);
+        without.and_then(|_| Err(kept_for_others(taken.len(), self.lent_seconds((asked, uid), scene, &ahead))))
     }
 
     /// Whether quotas let a lease in, beside what those `ahead` are about to have; `own` is what it has itself.
@@ -220,144 +217,8 @@ impl Leases {
         standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
     }
 
-    /// What those in the queue leave to nobody behind them. Who waits for the end of others of its own team, because of their
-    /// quota, is in nobody's way.
-    pub fn taken_by(&self, ahead: &[&Waiter], scene: &Scene<'_>) -> Ahead {
-        if ahead.is_empty() {
-            return Ahead::default();
-        }
-        let keep = Duration::from_secs(self.configuration().queue.keep_seconds);
-        let now_ns = clock::now_ns();
-        let note = |what: &dyn Fn()| {
-            if !scene.is_imagined {
-                what();
-            }
-        };
-        let (mut reserved, mut whose) = (Vec::new(), Vec::new());
-        let taken = taken_ahead(ahead.iter().copied(), |waiter: &Waiter, before, may_keep| {
-            let planned = scene.places_of(&waiter.preferred());
-            let whom = Whom::asking(&waiter.asked, waiter.uid);
-            let goes = |wanted: &Tally, reserved: &[Tally]| self.check_quota(scene, None, wanted, reserved).is_ok();
-            match self.room_leaving((&waiter.asked, waiter.uid), scene, (before, &whose), &planned) {
-                Ok(room) => {
-                    let wanted = tally_of((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
-                    if !goes(&wanted, &reserved) {
-                        note(&|| waiter.keep_nothing());
-                        return Prospect::Waits;
-                    }
-                    reserved.push(wanted);
-                    whose.push(Some(whom));
-                    note(&|| *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices));
-                    Prospect::Fits(room.taken())
-                }
-                Err(_) => {
-                    if let Some((made, wanted)) =
-                        self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, &reserved))
-                    {
-                        reserved.push(wanted);
-                        whose.push(None);
-                        note(&|| waiter.keep_nothing());
-                        return Prospect::Fits(made);
-                    }
-                    let may_keep = may_keep && waiter.may_keep(keep) && self.could_begin(waiter, scene);
-                    let alone = may_keep.then(|| self.alone(&waiter.asked, waiter.uid, scene)).flatten();
-                    let alone = alone.filter(|(_, wanted)| goes(wanted, &reserved));
-                    let before = scene.beside(&whom, (before, &whose));
-                    let kept =
-                        alone.and_then(|(choice, wanted)| Some((self.kept(waiter, scene, &before, choice)?, wanted)));
-                    match kept {
-                        Some((kept, wanted)) => {
-                            reserved.push(wanted);
-                            whose.push(None);
-                            note(&|| waiter.keep_on(scene.uuids_of(&kept.indices), now_ns));
-                            Prospect::Keeps(kept)
-                        }
-                        None => {
-                            note(&|| waiter.keep_nothing());
-                            Prospect::Waits
-                        }
-                    }
-                }
-            }
-        });
-        Ahead { taken, whose, reserved }
-    }
-
-    /// Whether one that waits has room beside what those before it take, and its quotas let it in. Of whom nobody could tell
-    /// whether the end of others helps it, it is no: under MPS servers and in MIG instances, who may join goes by the others.
-    pub fn fits_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> bool {
-        self.place_beside(waiter, scene, ahead).is_some()
-    }
-
-    /// The same, and on which GPUs.
-    pub fn place_beside(&self, waiter: &Waiter, scene: &Scene<'_>, ahead: &Ahead) -> Option<Vec<usize>> {
-        let preferred = scene.places_of(&waiter.making_on.borrow());
-        let those = (&ahead.taken[..], &ahead.whose[..]);
-        let room = self.room_leaving((&waiter.asked, waiter.uid), scene, those, &preferred).ok()?;
-        if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
-            return None;
-        }
-        let wanted = tally_of((&waiter.asked, waiter.uid), room.counts(), scene.gpus);
-        self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok().then_some(room.placed.indices)
-    }
-
-    /// What others make room for by going: nobody behind it has that, however many stand before it and for however long.
-    fn room_made_for(&self, waiter: &Waiter, scene: &Scene<'_>) -> Option<(Taken, Tally)> {
-        let indices = scene.places_of(&waiter.making_on.borrow());
-        if indices.is_empty() {
-            return None;
-        }
-        let (choice, wanted) = self.alone(&waiter.asked, waiter.uid, scene)?;
-        let is_whole =
-            indices.len() == choice.demand.gpus.max(1) && indices.iter().all(|place| choice.open.contains(place));
-        is_whole.then_some((Taken { indices, demand: choice.demand }, wanted))
-    }
-
-    /// Whether one that waits could begin while the reservations are as they are now, if nobody were there. Where it could not, nothing
-    /// is kept for it: its time for that would be over when theirs is.
-    fn could_begin(&self, waiter: &Waiter, scene: &Scene<'_>) -> bool {
-        if scene.reserved.is_empty() {
-            return true;
-        }
-        let book = Book::default();
-        let empty = Scene { reserved: scene.reserved.with_nobody(), ..emptied(scene, &book) };
-        self.room_leaving((&waiter.asked, waiter.uid), &empty, (&[], &[]), &[]).is_ok()
-    }
-
-    /// Sees that room is kept for the first in the queue if it does not fit.
-    pub fn keep_for_first(&self, book: &Book) {
-        let gpus = self.gpus_for_new();
-        let scene = self.scene(book, None, &gpus);
-        let mut ahead = book.queue.in_order();
-        ahead.retain(|waiter| !waiter.is_over_quota);
-        ahead.truncate(1);
-        self.taken_by(&ahead, &scene);
-    }
-
-    /// What is kept for one that does not fit: what it would have of this host if nobody were there, on GPUs that stay the same.
-    /// Of a whole instance nothing.
-    fn kept(&self, waiter: &Waiter, scene: &Scene<'_>, before: &[Taken], alone: Choice) -> Option<Taken> {
-        let Choice { served, domain, mut demand, open, .. } = alone;
-        if served.mechanism == Mechanism::Mig {
-            return None;
-        }
-        let mut indices = scene.places_of(&waiter.kept_on.borrow());
-        indices.retain(|place| open.contains(place));
-        if indices.len() != demand.gpus.max(1) {
-            indices = kept_for(&self.capacities_for(scene, domain.as_ref(), &demand, before), &open, &demand)?;
-        }
-        // An instance is one team's until the last of its leases has ended: nobody else's begins there meanwhile.
-        let is_others = |record: &Record| record.team != waiter.asked.request.team;
-        if let Some(instance) = served.instance
-            && records_on(scene.gpus, scene.book, instance, scene.own).any(is_others)
-        {
-            demand.usage = Use::Whole;
-        }
-        Some(Taken { indices, demand })
-    }
-
     /// What is free of each GPU for such a lease, beside what is taken: of an MPS server, also by whom it could be joined.
-    fn capacities_for(
+    pub fn capacities_for(
         &self,
         scene: &Scene<'_>,
         domain: Option<&Domain>,
@@ -377,7 +238,7 @@ impl Leases {
     }
 
     /// How a request would be served if nobody were on the GPUs, and what that would count of quotas; none if not even then.
-    fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Choice, Tally)> {
+    pub fn alone(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Option<(Choice, Tally)> {
         let book = Book::default();
         let emptied = emptied(scene, &book);
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
@@ -427,7 +288,7 @@ impl Leases {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
         })?;
-        Ok(Room { served, domain, placed, has_no_hours, demand, counted })
+        Ok(Room { served, domain, placed, has_no_hours, is_lent: false, demand, counted })
     }
 
     /// By which mechanism, and on which GPUs at all.
@@ -485,7 +346,7 @@ impl Leases {
 }
 
 /// The same GPUs with nobody on them.
-fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
+pub fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
     let without = |gpu: &GpuCapacity| GpuCapacity {
         memory_foreign_bytes: 0,
         fraction_leased_permille: 0,
@@ -495,6 +356,16 @@ fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
     };
     let capacities = scene.capacities.iter().map(without).collect();
     let standing = scene.standing.as_ref().map(Standing::emptied);
-    let reserved = scene.reserved.for_good();
-    Scene { book, own: None, gpus: scene.gpus, capacities, standing, reserved, is_imagined: true, is_emptied: true }
+    let (reserved, gone) = (scene.reserved.for_good(), BTreeSet::new());
+    Scene {
+        book,
+        own: None,
+        gpus: scene.gpus,
+        capacities,
+        standing,
+        reserved,
+        gone,
+        is_imagined: true,
+        is_emptied: true,
+    }
 }

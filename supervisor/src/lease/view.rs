@@ -40,10 +40,9 @@ impl Lease {
         is_known.then(|| self.idleness.idle_ns(clock::now_ns()) / 1_000_000_000)
     }
 
-    /// Until when it may stay, if it was told to make room.
+    /// Until when it may stay, if it was told that it has to go.
     fn leaves_unix_ms(&self) -> Option<u64> {
-        let until_ns = self.leaves_ns()?;
-        Some(clock::unix_ms().saturating_add(until_ns.saturating_sub(clock::now_ns()) / 1_000_000))
+        self.leaves_ns().into_iter().chain(self.time_over_ns()).min().map(clock::unix_ms_at)
     }
 
     /// The lease now.
@@ -86,6 +85,7 @@ impl Lease {
             gate_wait_ns: figures.gate_wait_ns,
             launches: figures.launches,
             idle_seconds: self.idle_seconds(),
+            run_left_seconds: self.record.run_left_ns().map(|left_ns| left_ns.div_ceil(1_000_000_000)),
             leaves_unix_ms: self.leaves_unix_ms(),
             processes: self.processes.len() as u32,
             read_at_ns,
@@ -144,6 +144,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         gate_wait_ns: 0,
         launches: 0,
         idle_seconds: None,
+        run_left_seconds: None,
         leaves_unix_ms: None,
         processes: 0,
         read_at_ns: 0,

@@ -3,6 +3,7 @@
 use crate::queue::Left;
 use gpool_protocol::ErrorCode;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +16,9 @@ pub(super) const IDLE_ACTIONS: [&str; 3] = ["told", "revoked", "not_revoked"];
 
 /// What was done about leases that make room for a higher priority.
 pub(super) const PREEMPTIONS: [&str; 5] = ["told", "withdrawn", "left", "revoked", "not_revoked"];
+
+/// What was done about leases whose run time is over.
+pub(super) const RUN_TIMES: [&str; 3] = ["told", "revoked", "not_revoked"];
 
 /// What requests for leases are refused with. Others may come up and are counted from then on.
 const REFUSALS: [ErrorCode; 10] = [
@@ -37,6 +41,8 @@ pub struct Counters {
     guard_actions: Mutex<BTreeMap<&'static str, u64>>,
     idle: Mutex<BTreeMap<&'static str, u64>>,
     preemptions: Mutex<BTreeMap<&'static str, u64>>,
+    run_times: Mutex<BTreeMap<&'static str, u64>>,
+    lent: AtomicU64,
     queue: Mutex<BTreeMap<&'static str, Waits>>,
 }
 
@@ -58,6 +64,8 @@ impl Default for Counters {
             guard_actions: zeroes(&mut GUARD_ACTIONS.into_iter()),
             idle: zeroes(&mut IDLE_ACTIONS.into_iter()),
             preemptions: zeroes(&mut PREEMPTIONS.into_iter()),
+            run_times: zeroes(&mut RUN_TIMES.into_iter()),
+            lent: AtomicU64::new(0),
             queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
     }
@@ -88,6 +96,16 @@ impl Counters {
         *lock(&self.preemptions).entry(outcome).or_default() += 1;
     }
 
+    /// This was done about a lease whose run time is over.
+    pub fn note_run_time(&self, outcome: &'static str) {
+        *lock(&self.run_times).entry(outcome).or_default() += 1;
+    }
+
+    /// A lease was granted, in room that is kept for another one if `is_lent`.
+    pub fn note_lent(&self, is_lent: bool) {
+        self.lent.fetch_add(is_lent.into(), Ordering::Relaxed);
+    }
+
     /// A request has left the queue in this way, after so long.
     pub fn note_left(&self, how: &'static str, waited: Duration) {
         let mut queue = lock(&self.queue);
@@ -114,6 +132,16 @@ impl Counters {
     /// What came of leases that make room for a higher priority, by outcome.
     pub fn preemptions(&self) -> Vec<(&'static str, u64)> {
         lock(&self.preemptions).iter().map(|(outcome, count)| (*outcome, *count)).collect()
+    }
+
+    /// What was done about leases whose run time is over, by outcome.
+    pub fn run_times(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.run_times).iter().map(|(outcome, count)| (*outcome, *count)).collect()
+    }
+
+    /// How many leases were granted in room that is kept for another one.
+    pub fn lent(&self) -> u64 {
+        self.lent.load(Ordering::Relaxed)
     }
 
     /// What the guard has done, by action.

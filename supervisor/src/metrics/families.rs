@@ -66,10 +66,13 @@ families! {
     QueueLeft Counter "gpool_queue_left_total" ["how"]
         "Waits for room that have ended: with a lease (granted), when their time was over or something else was refused (refused), by gpool queue cancel (cancelled), or because nobody asked any more (gone)";
     QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
+    QueueBackfilled Counter "gpool_queue_backfilled_total" [] "Leases granted in room that is kept for another container, which cannot begin before their run times are over";
     IdleActions Counter "gpool_idle_actions_total" ["action"]
         "What was done about containers that make no use of their GPUs: told, revoked, not_revoked";
     Preemptions Counter "gpool_preemptions_total" ["outcome"]
         "What came of containers that had to make room for one of a higher priority: the notice (told), its end because the room was not needed any more (withdrawn), that they ended within the grace (left), and after it that their GPUs were taken (revoked) or could not be (not_revoked)";
+    RunTimes Counter "gpool_run_times_total" ["outcome"]
+        "What was done about containers whose run time is over: the notice before (told), and that their GPUs were taken (revoked) or could not be (not_revoked)";
     QuotaHeldGpus Gauge "gpool_quota_held_gpus" ["of", "name"]
         "Guaranteed share that a team's or a user's leases and kept places have of all GPUs together: of is team, with the team as name, no-team, of all without one, or user, with its number";
     QuotaAllowedGpus Gauge "gpool_quota_allowed_gpus" ["of", "name"] "The most that it may be; absent where [quota] bounds none";

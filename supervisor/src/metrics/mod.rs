@@ -48,6 +48,8 @@ struct Moment {
     guard_actions: Vec<(&'static str, u64)>,
     idle_actions: Vec<(&'static str, u64)>,
     preemptions: Vec<(&'static str, u64)>,
+    run_times: Vec<(&'static str, u64)>,
+    lent: u64,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
     log_lines_lost: u64,
@@ -93,6 +95,8 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         guard_actions: leases.counters.guard_actions(),
         idle_actions: leases.counters.idle_actions(),
         preemptions: leases.counters.preemptions(),
+        run_times: leases.counters.run_times(),
+        lent: leases.counters.lent(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
@@ -191,6 +195,10 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     for (action, count) in &moment.idle_actions {
         page.add(Family::IdleActions, &[("action", action)], *count as f64);
+    }
+    page.add(Family::QueueBackfilled, &[], moment.lent as f64);
+    for (outcome, count) in &moment.run_times {
+        page.add(Family::RunTimes, &[("outcome", outcome)], *count as f64);
     }
     for (outcome, count) in &moment.preemptions {
         page.add(Family::Preemptions, &[("outcome", outcome)], *count as f64);

@@ -52,6 +52,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         gate_wait_ns: 500_000_000,
         launches: 11,
         idle_seconds: Some(3),
+        run_left_seconds: None,
         leaves_unix_ms: None,
         processes: 1,
         read_at_ns: 0,
@@ -148,6 +149,8 @@ fn moment() -> Moment {
         guard_actions: vec![("frozen", 1)],
         idle_actions: vec![("told", 3)],
         preemptions: vec![("left", 2)],
+        run_times: vec![("revoked", 4)],
+        lent: 3,
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
         log_lines_lost: 0,
@@ -292,6 +295,8 @@ fn figures_are_in_prometheus_units() {
     assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));
     let preemptions = FAMILIES.iter().find(|(family, _)| *family == Family::Preemptions).map(|(_, family)| family.help);
     assert!(counters::PREEMPTIONS.iter().all(|outcome| preemptions.is_some_and(|help| help.contains(outcome))));
+    let run_times = FAMILIES.iter().find(|(family, _)| *family == Family::RunTimes).map(|(_, family)| family.help);
+    assert!(counters::RUN_TIMES.iter().all(|outcome| run_times.is_some_and(|help| help.contains(outcome))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
 }

@@ -123,8 +123,8 @@ mod tests {
             let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
-            waiter.keep_on(vec![GpuUuid("GPU-1".into())], 0);
-            waiter.keep_on(vec![GpuUuid("GPU-1".into())], 9);
+            waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
+            waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
         }
         let mut records = queue.records();
         let mut ended = records[0].clone();

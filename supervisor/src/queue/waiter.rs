@@ -53,6 +53,8 @@ pub struct Waiter {
     /// For how long in all, in nanoseconds, and when that was looked at last, CLOCK_MONOTONIC.
     pub kept_ns: Cell<u64>,
     pub kept_at_ns: Cell<Option<u64>>,
+    /// When it can begin there at the latest, CLOCK_MONOTONIC, if anybody knows.
+    pub begins_ns: Cell<Option<u64>>,
 }
 
 impl Waiter {
@@ -75,6 +77,7 @@ impl Waiter {
             kept_on: RefCell::default(),
             kept_ns: Cell::default(),
             kept_at_ns: Cell::default(),
+            begins_ns: Cell::default(),
         }
     }
 
@@ -141,9 +144,10 @@ impl Waiter {
         Duration::from_nanos(self.kept_ns.get()) < keep
     }
 
-    /// Room is kept for it there.
-    pub fn keep_on(&self, gpus: Vec<GpuUuid>, now_ns: u64) {
+    /// Room is kept for it there, in which it can begin then at the latest.
+    pub fn keep_on(&self, gpus: Vec<GpuUuid>, begins_ns: Option<u64>, now_ns: u64) {
         *self.kept_on.borrow_mut() = gpus;
+        self.begins_ns.set(begins_ns);
         if let Some(at_ns) = self.kept_at_ns.replace(Some(now_ns)) {
             let step_ns = now_ns.saturating_sub(at_ns).min(KEEP_STEP.as_nanos() as u64);
             self.kept_ns.set(self.kept_ns.get().saturating_add(step_ns));
@@ -154,6 +158,7 @@ impl Waiter {
     pub fn keep_nothing(&self) {
         self.kept_on.borrow_mut().clear();
         self.kept_at_ns.set(None);
+        self.begins_ns.set(None);
     }
 
     /// Whether it is the same request, asked again: but for what is left of its time.
@@ -186,6 +191,7 @@ impl Waiter {
                 [] => self.kept_on.borrow().clone(),
                 making_on => making_on.to_vec(),
             },
+            begins_unix_ms: self.begins_ns.get().map(clock::unix_ms_at),
         }
     }
 }
@@ -229,7 +235,7 @@ mod tests {
     fn room_is_kept_for_so_long_in_all_and_no_longer() {
         let waiter = waiter();
         let keep = Duration::from_secs(5);
-        let keep_at = |seconds: u64| waiter.keep_on(vec![GpuUuid("GPU-1".into())], seconds * SECOND);
+        let keep_at = |seconds: u64| waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, seconds * SECOND);
         assert!(waiter.may_keep(keep) && !waiter.may_keep(Duration::ZERO));
         [20, 22, 23].into_iter().for_each(keep_at);
         assert!(waiter.may_keep(keep));

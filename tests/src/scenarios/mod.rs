@@ -77,6 +77,7 @@ mod room_given_back;
 mod run_command;
 mod run_interrupted;
 mod run_signals;
+mod run_time;
 mod scenario;
 pub(crate) mod seven_tenants;
 mod several_gpus;

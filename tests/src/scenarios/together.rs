@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 79] = [
+pub const TOGETHER: [&str; 80] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -23,6 +23,7 @@ pub const TOGETHER: [&str; 79] = [
     "cgroup-v2",
     "random-kills",
     "memory-cap",
+    "run-time",
     "reservation",
     "docker",
     "preemption",

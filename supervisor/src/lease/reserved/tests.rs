@@ -58,6 +58,7 @@ fn with_scene<T>(text: &str, places: &[Held], look: impl FnOnce(&mut Scene<'_>) 
         capacities,
         standing: None,
         reserved,
+        gone: Default::default(),
         is_imagined,
         is_emptied,
     })

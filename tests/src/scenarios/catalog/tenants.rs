@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(idle::run),
     },
     Scenario {
+        name: "run-time",
+        what: "who says how long it runs loses its GPU then; room that is kept for who waits is lent to those who have ended by then",
+        limit_s: 180,
+        run: Place::Inside(run_time::run),
+    },
+    Scenario {
         name: "preemption",
         what: "containers of a lower priority are told, and make room for one of a higher priority that waits, and for no other",
         limit_s: 120,
