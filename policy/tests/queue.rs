@@ -9,6 +9,8 @@ use std::cell::{Cell, RefCell};
 
 const GIB: u64 = 1 << 30;
 const MEMORY_GIB: u64 = 24;
+/// Longer than any job runs.
+const KEEP: u64 = 1000;
 
 /// A container that is to come.
 #[derive(Clone, Debug)]
@@ -85,6 +87,8 @@ struct World<'a> {
     waiting: Vec<Waiting>,
     rounds: Rounds,
     courses: Vec<Course>,
+    /// How far ahead a begin is told at most.
+    keep: u64,
 }
 
 fn capacities(gpus: usize, running: &[Running]) -> Vec<GpuCapacity> {
@@ -151,6 +155,7 @@ impl World<'_> {
             ahead.left_at(at).iter().for_each(|taken| taken.enter(&mut gpus));
             place(&gpus, &demand).ok().map(|placed| placed.indices)
         })
+        .filter(|(at, _)| *at - self.now <= self.keep)
     }
 
     /// What these, the first of the queue first, leave to nobody behind them.
@@ -232,10 +237,18 @@ impl World<'_> {
     }
 }
 
-fn run(gpus: usize, jobs: &[Job], mut turns: impl Iterator<Item = usize>) -> Vec<Course> {
+fn run((gpus, keep): (usize, u64), jobs: &[Job], mut turns: impl Iterator<Item = usize>) -> Vec<Course> {
     let courses = vec![Course::default(); jobs.len()];
-    let mut world =
-        World { gpus, jobs, now: 0, running: Vec::new(), waiting: Vec::new(), rounds: Rounds::default(), courses };
+    let mut world = World {
+        gpus,
+        jobs,
+        now: 0,
+        running: Vec::new(),
+        waiting: Vec::new(),
+        rounds: Rounds::default(),
+        courses,
+        keep,
+    };
     let mut to_come: Vec<usize> = (0..jobs.len()).collect();
     to_come.sort_by_key(|job| std::cmp::Reverse((jobs[*job].comes_at, *job)));
     loop {
@@ -302,7 +315,7 @@ proptest! {
 
     #[test]
     fn everybody_has_his_turn_and_nothing_is_sold_twice((gpus, jobs, turns) in host(false)) {
-        let courses = run(gpus, &jobs, turns.into_iter());
+        let courses = run((gpus, KEEP), &jobs, turns.into_iter());
         prop_assert!(courses.iter().all(|course| course.began_at.is_some()));
     }
 
@@ -311,7 +324,7 @@ proptest! {
     #[test]
     fn who_is_first_waits_for_the_ends_of_those_before_it_alone((gpus, jobs, turns) in host(true)) {
         let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { says_so: false, ..job }).collect();
-        for (job, course) in run(gpus, &jobs, turns.into_iter()).iter().enumerate() {
+        for (job, course) in run((gpus, KEEP), &jobs, turns.into_iter()).iter().enumerate() {
             let began_at = course.began_at.unwrap();
             if let Some(bound) = course.bound {
                 prop_assert!(began_at <= bound, "job {} began at {} and not by {}", job, began_at, bound);
@@ -322,8 +335,8 @@ proptest! {
     /// The same where some say when they end, and keep to that: what is kept for the first one is lent to those who do, and when it can
     /// begin at the latest is never put off.
     #[test]
-    fn what_is_kept_and_lent_is_there_when_it_was_promised((gpus, jobs, turns) in host(true)) {
-        for (job, course) in run(gpus, &jobs, turns.into_iter()).iter().enumerate() {
+    fn what_is_kept_and_lent_is_there_when_it_was_promised((gpus, jobs, turns) in host(true), keep in 1..120u64) {
+        for (job, course) in run((gpus, keep), &jobs, turns.into_iter()).iter().enumerate() {
             prop_assert!(!course.was_put_off, "job {} was put off", job);
             if let Some(promised) = course.promised {
                 let began_at = course.began_at.unwrap();
@@ -336,7 +349,7 @@ proptest! {
     #[test]
     fn on_one_gpu_it_does_not_matter_who_asks_first((_, jobs, turns) in host(false)) {
         let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { demand: Demand { gpus: 1, ..job.demand }, ..job }).collect();
-        prop_assert_eq!(run(1, &jobs, turns.into_iter()), run(1, &jobs, std::iter::repeat(0)));
+        prop_assert_eq!(run((1, KEEP), &jobs, turns.into_iter()), run((1, KEEP), &jobs, std::iter::repeat(0)));
     }
 }
 
@@ -354,7 +367,7 @@ fn small_ones_without_end_do_not_keep_a_large_one_waiting() {
     let whole =
         Job { comes_at: 100, runs_for: 50, says_so: false, owner: 1, demand: Demand { usage: Use::Whole, ..sliced } };
     let jobs: Vec<Job> = small.chain([whole]).collect();
-    let courses = run(1, &jobs, std::iter::repeat(0));
+    let courses = run((1, KEEP), &jobs, std::iter::repeat(0));
     let began_at = courses.last().unwrap().began_at.unwrap();
     assert!((100..=160).contains(&began_at), "{began_at}");
 }
@@ -375,13 +388,15 @@ fn what_is_kept_for_a_large_one_is_lent_to_short_ones() {
         [job(0, 100, 500), job(1, 50, 1000), job(2, 98, 500), job(2, 40, 500), job(50, 60, 500), job(50, 50, 500)];
     let course = |says_so| {
         let jobs: Vec<Job> = jobs.iter().map(|job| Job { says_so, ..job.clone() }).collect();
-        let courses = run(1, &jobs, std::iter::repeat(0));
+        let courses = run((1, KEEP), &jobs, std::iter::repeat(0));
         courses.into_iter().map(|course| (course.began_at.unwrap(), course.is_lent)).collect::<Vec<_>>()
     };
-    // The first short one ends when the large one can begin. Of the next two one ends a moment too late for that.
+    // The first short one ends when the large one can begin, and the others find no room beside it before.
     assert_eq!(course(true)[..3], [(0, false), (100, false), (2, true)]);
     assert_eq!(course(false)[..4], [(0, false), (100, false), (150, false), (150, false)]);
+    // Of two that come at once one ends a moment too late for that.
     let too_late = [job(0, 100, 500), job(1, 50, 1000), job(2, 99, 500), job(2, 98, 500)];
-    let began: Vec<u64> = run(1, &too_late, std::iter::repeat(0)).iter().map(|its| its.began_at.unwrap()).collect();
+    let began: Vec<u64> =
+        run((1, KEEP), &too_late, std::iter::repeat(0)).iter().map(|its| its.began_at.unwrap()).collect();
     assert_eq!(began, [0, 100, 150, 2]);
 }

@@ -129,16 +129,20 @@ pub fn kill(path: &str) -> BTreeSet<HostPid> {
                 killed.insert(process.name.pid);
             }
         }
-        // A frozen process of version 1 does not even take SIGKILL.
-        for directory in directories(path) {
-            write_existing(&directory.join("freezer.state"), "THAWED");
-        }
+        let_die(path);
         if processes.is_empty() {
             break;
         }
         std::thread::sleep(Duration::from_millis(5));
     }
     killed
+}
+
+/// Has those die who were sent SIGKILL: a frozen process of version 1 does not even take that.
+pub fn let_die(path: &str) {
+    for directory in directories(path) {
+        write_existing(&directory.join("freezer.state"), "THAWED");
+    }
 }
 
 /// Writes to a control file, if there is one. What the kernel makes of it is seen by its effect.

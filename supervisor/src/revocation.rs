@@ -155,7 +155,8 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
 fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
     if let Some(lease) = leases.book().leases.get_mut(id) {
         lease.record.revocation = None;
-        lease.state = LeaseState::Active;
+        let has_ended = lease.init.as_ref().is_some_and(WatchedProcess::has_ended);
+        lease.state = if has_ended { LeaseState::Ending } else { LeaseState::Active };
         lease.revoked_at = None;
         tell(write_down(leases, lease));
     }
@@ -185,6 +186,7 @@ fn end_users(
     devices: &BTreeSet<(u32, u32)>,
 ) -> BTreeSet<HostPid> {
     let mut killed = BTreeSet::new();
+    let was_frozen = cgroup::is_frozen(cgroup);
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
@@ -204,7 +206,14 @@ fn end_users(
         if users.is_empty() {
             break;
         }
+        if was_frozen {
+            cgroup::let_die(cgroup);
+        }
         std::thread::sleep(Duration::from_millis(5));
+    }
+    // What is left of one that somebody has paused stays so.
+    if was_frozen && !killed.is_empty() {
+        cgroup::freeze(cgroup);
     }
     killed
 }

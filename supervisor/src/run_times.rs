@@ -87,11 +87,14 @@ fn take(leases: &Leases, record: &Record) {
     }
     let why = format!("its run time of {} is over", format_seconds(record.run_seconds.unwrap_or(0)));
     let taken = revocation::take(leases, &id.0, &why, None);
+    if taken.is_ok() {
+        leases.counters.note_run_time("revoked");
+    }
+    let Err(error) = taken else { return };
     let mut book = leases.book();
     // Its container may have ended meanwhile.
     let Some(lease) = book.leases.get_mut(id) else { return };
-    leases.counters.note_run_time(if taken.is_ok() { "revoked" } else { "not_revoked" });
-    let Err(error) = taken else { return };
+    leases.counters.note_run_time("not_revoked");
     let may_not = error.code == ErrorCode::NotPermitted;
     leases.may_not_take.fetch_or(may_not, Ordering::Relaxed);
     lease.end_notice.note_failed(ends_ns, (!may_not).then(|| clock::now_ns().saturating_add(AGAIN_NS)));

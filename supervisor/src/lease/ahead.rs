@@ -183,6 +183,8 @@ impl Leases {
             return true;
         }
         let book = Book::default();
+        let ends_ns = self.run_of(&waiter.asked, None).ends_ns.filter(|_| self.lends());
+        let scene = &scene.without_later_reservations(ends_ns);
         let empty = Scene { reserved: scene.reserved.with_nobody(), ..emptied(scene, &book) };
         self.room_leaving((&waiter.asked, waiter.uid), &empty, (&[], &[]), &[]).is_ok()
     }
@@ -209,8 +211,10 @@ impl Leases {
         ahead.looks += 1;
         let is_whole = alone.demand.usage != Use::Sliced;
         let begin = (ahead.looks <= LOOKED_AT).then(|| self.begins(waiter, scene, ahead, is_whole)).flatten();
+        // For longer nothing is kept, so nothing is told of what comes later: it would not be kept to.
         let comes_in = |begin: &Begin| Duration::from_nanos(begin.at_ns.saturating_sub(clock::now_ns()));
-        if !waiter.may_keep(keep) && begin.as_ref().is_none_or(|begin| comes_in(begin) > keep) {
+        let begin = begin.filter(|begin| comes_in(begin) <= keep);
+        if begin.is_none() && !waiter.may_keep(keep) {
             return None;
         }
         let (kept, begin) = self.kept_of(waiter, scene, (ahead, begin), alone)?;

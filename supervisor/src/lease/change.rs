@@ -3,7 +3,7 @@
 use super::ahead::Ahead;
 use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
-use super::ends::{check_has_end, run_changed};
+use super::ends::{check_end_can_come, check_has_end, run_changed};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::{Leases, failed};
 use super::placing::LOOK_PATIENCE;
@@ -56,6 +56,9 @@ impl Leases {
         }
         let run = run_changed(&old, change, administers, clock::now_ns())?;
         let mut new = Record { run_seconds: run.seconds, ends_ns: run.ends_ns, ..changed(&old, change)? };
+        if old.init.is_some() && old.run_seconds.is_none() {
+            check_end_can_come(&new, old.cgroup.as_deref())?;
+        }
         if change.class.is_some() {
             check_class(&self.configuration(), new.class)?;
             if !administers {

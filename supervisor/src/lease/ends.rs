@@ -141,12 +141,16 @@ pub fn check_end_can_come(record: &Record, cgroup: Option<&str>) -> Result<(), E
     Err(ErrorBody::new(
         ErrorCode::RequestNotAllowed,
         format!(
-            "container {} has a run time, {}, and no cgroup of its own by which its GPUs could be taken when that is over",
+            "container {} of class={} has a run time, {}, and no cgroup of its own by which its GPUs could be taken when that is over",
             record.container_id.short(),
+            record.class,
             format_seconds(run_seconds)
         ),
-        "start it with a cgroup (podman without --cgroups=disabled, on a host with cgroup version 2 where it is without root), or leave \
-         run-time out where its class has no longest_run_seconds",
+        format!(
+            "start it with a cgroup (podman without --cgroups=disabled, and without root on cgroup version 2 alone); or leave run-time out, \
+             which only helps where [class.{}] longest_run_seconds is not set either",
+            record.class
+        ),
     ))
 }
 

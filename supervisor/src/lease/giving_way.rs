@@ -133,7 +133,11 @@ impl Leases {
             let ahead = self.taken_by(&in_order[..place], &coming);
             // Nobody goes for room that is lent: it would be over before that is free.
             let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, (&ahead, None));
-            if fits(&coming).is_none() && self.fits_beside(waiter, &now, &ahead) {
+            let is_told_for_it = book.leases.keys().any(|id| book.makes_room_for(id, for_whom));
+            let begins_first =
+                waiter.begins_ns.get().is_some_and(|at_ns| at_ns <= now_ns.saturating_add(rule.grace_ns));
+            let needs_nobody = self.fits_beside(waiter, &now, &ahead) || begins_first && !is_told_for_it;
+            if fits(&coming).is_none() && needs_nobody {
                 waiter.making_on.borrow_mut().clear();
                 continue;
             }
@@ -200,6 +204,11 @@ impl Leases {
             let opens_ns = reserved::opens_ns(&reservation, now_ns);
             let missing = |scene: &Scene<'_>| scene.without_ended(opens_ns, now_ns, outside).missing_of(&name);
             if missing(now).is_none() {
+                // There it stays, or others would have what is whole by their ends alone.
+                if !now.missing_of(&name).is_none() {
+                    let on = now.without_ended(opens_ns, now_ns, outside).seats_of(&name);
+                    book.making_on.borrow_mut().insert(name.clone(), on);
+                }
                 continue;
             }
             if let Some(on) = made_on {
@@ -235,7 +244,7 @@ impl Leases {
             } else {
                 (*coming, *full) = (coming.without(&leases, outside), full.without(&leases, outside));
                 // There it stays meanwhile, or nobody would be kept from what the first have left.
-                let on = coming.seats_of(&name);
+                let on = coming.without_ended(opens_ns, now_ns, outside).seats_of(&name);
                 book.making_on.borrow_mut().insert(name.clone(), on);
                 found.push(MakingRoom::of_reservation(&name, &reservation, leases, Need::Yes));
             }

@@ -6,6 +6,9 @@ use super::record::Record;
 use crate::clock;
 use std::time::{Duration, Instant};
 
+/// Who comes back to a place that is kept has so much of its run time left at least.
+const LEFT_AT_LEAST: Duration = Duration::from_secs(10);
+
 impl Leases {
     /// Keeps the place of a lease that was taken out of the book, if anybody may come back to it.
     pub fn keep_place(&self, book: &mut Book, lease: Lease) {
@@ -14,8 +17,9 @@ impl Leases {
             return self.note_made_room(&lease);
         }
         let hold = Duration::from_millis(self.configuration().lease.hold_ms);
-        // Whose run time is about to be over begins a new one, when there is room for that.
-        let is_over = |ends_ns: u64| ends_ns <= clock::now_ns().saturating_add(hold.as_nanos() as u64);
+        // Whose run time is about to be over begins a new one, when there is room for that: what is left would not last for a start.
+        let kept_ns = (hold + LEFT_AT_LEAST).as_nanos() as u64;
+        let is_over = |ends_ns: u64| ends_ns <= clock::now_ns().saturating_add(kept_ns);
         if lease.end_notice.until_ns(lease.record.ends_ns).is_some() || lease.record.ends_ns.is_some_and(is_over) {
             return;
         }

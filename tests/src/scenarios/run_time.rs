@@ -2,18 +2,21 @@
 //! supervisor; who waits first can begin by then, and what is kept for it is lent to those who have ended, and to nobody else.
 
 use super::{finish, is_refused, reload_with, said, wait_for};
+use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::{Inside, spawn_bound};
 use gpool_protocol::{Event, EventKind, LeaseState, LeaseView, WaitingView};
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"class\", \"run-time\", \"priority\"]\n";
 /// What ignores the signal, and goes on without its program.
 const STUBBORN: &str = "trap '' TERM; gpool-tenant --kernel-us 500 --allocate-mib 256; exec sleep 600";
-/// For so long it says to run, seconds, and for so long it does.
+/// For so long it says to run, seconds.
 const SAID: u64 = 600;
-const RUN: u64 = 25;
+/// So long it runs still, from when it is told to run shorter, seconds.
+const LEFT: u64 = 45;
 
 /// Has some of known and some of unknown ends on a GPU.
 pub fn run(inside: &Inside) -> Result<()> {
@@ -28,7 +31,7 @@ pub fn run(inside: &Inside) -> Result<()> {
 
 fn configuration(signal: &str, hold_ms: u64) -> String {
     format!(
-        "[lease]\nhold_ms = {hold_ms}\n[run_time]\nnotice_seconds = 3\nsignal = \"{signal}\"\n\
+        "[lease]\nhold_ms = {hold_ms}\n[run_time]\nnotice_seconds = 40\nsignal = \"{signal}\"\n\
          [class.notebook]\nlongest_run_seconds = 3600\n"
     )
 }
@@ -62,51 +65,73 @@ fn what_a_class_may(host: &Host) -> Result<()> {
 fn it_is_lent_and_given_back(host: &mut Host) -> Result<()> {
     let holder = host.run_container("holder", &asks("0.6", Some("10m")), &[], &["sh", "-c", STUBBORN])?;
     wait_for("its program to be there", || Ok(host.lease_of(&holder)?.processes == 1))?;
-    let head = waiting(host, "0.9")?;
-    let place = || Ok::<_, crate::failure::Failure>(host.client().get::<Vec<WaitingView>>("/v1/queue")?);
-    wait_for("what is known of its begin", || Ok(place()?.first().is_some_and(|one| one.begins_unix_ms.is_some())))?;
     let granted = host.lease_of(&holder)?.created_unix_ms;
-    let begins_after = |seconds: u64| {
-        let begins = place()?.first().and_then(|one| one.begins_unix_ms).unwrap_or(0);
-        Ok(begins.abs_diff(granted + seconds * 1000) <= 1500)
-    };
-    ensure(begins_after(SAID)?, || format!("the other one was granted at {granted} for {SAID} s: {:?}", place()))?;
-    let shorter = host.gpool(&["update", &holder.id, "--run-time", &format!("{RUN}s")])?;
-    succeeded("gpool update", shorter)?;
-    wait_for("who waits to be told", || begins_after(RUN))?;
+    let head = waiting(host, "0.9")?;
+    wait_for("what is known of its begin", || Ok(begin_of(host)?.is_some()))?;
+    let begins = begin_of(host)?.unwrap_or(0);
+    ensure(begins.abs_diff(granted + SAID * 1000) <= 5000, || {
+        format!("it begins at {begins}, and the other one was granted at {granted} for {SAID} s")
+    })?;
 
     let kept = ["GPOOL-E201", "kept for 1 container that waits"];
     is_refused(host, &asks("0.3", None), &[&kept[..], &["s or less, GPOOL_RUN_TIME="]].concat())?;
-    is_refused(host, &asks("0.3", Some("5m")), &kept)?;
-    said(
-        &host.gpool(&["explain", "--request", "fraction=0.3,memory=1GiB,run-time=5s,p99=50ms"])?,
-        0,
-        &["now      granted"],
-    )?;
-    let lent = host.gpool(&["run", "--fraction", "0.3", "--memory", "1GiB", "--run-time", "5s", "--", "/bin/true"])?;
+    is_refused(host, &asks("0.3", Some("11m")), &kept)?;
+    let asked = host.gpool(&["explain", "--request", "fraction=0.3,memory=1GiB,run-time=1m,p99=50ms"])?;
+    said(&asked, 0, &["now      granted"])?;
+    let lent = host.gpool(&["run", "--fraction", "0.3", "--memory", "1GiB", "--run-time", "1m", "--", "/bin/true"])?;
     succeeded("gpool run in what is kept for another one", lent)?;
     let shown = text(&host.gpool(&["metrics"])?.stdout);
     ensure(shown.contains("\ngpool_queue_backfilled_total 1\n"), || shown.clone())?;
     is_refused(host, &asks("0.3", None), &kept)?;
 
+    let before = left_of(host, &holder)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
-    let left = left_of(host, &holder)?;
-    ensure(left.is_some_and(|left| left <= RUN), || format!("{left:?} s are left under the next supervisor"))?;
-    wait_for("it to be told", || Ok(!of(host, EventKind::LeaseRunTime, &holder)?.is_empty()))?;
-    let notice = &of(host, EventKind::LeaseRunTime, &holder)?[0].message;
+    let after = left_of(host, &holder)?;
+    ensure(after.is_some() && after <= before, || {
+        format!("{after:?} s are left under the next supervisor, of {before:?}")
+    })?;
+    it_ends(host, &holder, head)
+}
+
+/// Sooner than it has said, and though it is paused.
+fn it_ends(host: &Host, holder: &Container, head: Child) -> Result<()> {
+    succeeded("docker pause", host.docker(&["pause", "holder"])?)?;
+    let ran = SAID - left_of(host, holder)?.unwrap_or(0);
+    let shorter = host.gpool(&["update", &holder.id, "--run-time", &format!("{}s", ran + LEFT)])?;
+    succeeded("gpool update", shorter)?;
+    let lease = host.lease_of(holder)?;
+    let ends = lease.created_unix_ms + (ran + LEFT) * 1000;
+    wait_for("who waits to be told", || Ok(begin_of(host)?.is_some_and(|begins| begins.abs_diff(ends) <= 5000)))?;
+    let deadline = Instant::now() + Duration::from_secs(2 * LEFT);
+    while !text(&host.gpool(&["ps"])?.stdout).contains("  leaving  ") {
+        ensure(Instant::now() < deadline, || "nobody is told to leave".to_owned())?;
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let notice = &of(host, EventKind::LeaseRunTime, holder)?[0].message;
     let parts = ["is over in ", "its GPUs are taken from it then", "its program there was sent SIGTERM"];
     ensure(parts.iter().all(|part| notice.contains(part)), || format!("it was told {notice:?}"))?;
-    let ps = text(&host.gpool(&["ps"])?.stdout);
-    ensure(ps.lines().any(|line| line.contains("  leaving  ")), || ps.clone())?;
     succeeded("gpool run of who waited", head.wait_with_output().context("gpool run")?)?;
-    let taken = of(host, EventKind::LeaseRevoked, &holder)?;
-    let is_said = taken.len() == 1 && taken[0].message.contains("its run time of 25s is over");
-    ensure(is_said && host.lease_of(&holder)?.state == LeaseState::Revoked, || format!("{taken:?}"))?;
-    ensure(holder.is_alive(), || "what does not use the GPU has ended with it".to_owned())?;
+    let taken = of(host, EventKind::LeaseRevoked, holder)?;
+    let is_said = taken.len() == 1 && taken[0].message.contains("its run time of ");
+    ensure(is_said && host.lease_of(holder)?.state == LeaseState::Revoked, || format!("{taken:?}"))?;
     let began = host.events_of(EventKind::LeaseUnqueued)?.last().map_or(0, |event| event.unix_ms);
-    ensure(taken.iter().all(|event| event.unix_ms <= began), || format!("it began at {began}, before {taken:?}"))?;
+    ensure(taken[0].unix_ms <= began && began <= ends + 20_000, || {
+        format!("it began at {began}, after {taken:?}, {ends}")
+    })?;
+    ensure(holder.is_alive(), || "what does not use the GPU has ended with it".to_owned())?;
+    // What was paused is so still, but for who has lost the GPU.
+    let cgroup = host.lease_of(holder)?.cgroup.unwrap_or_default();
+    let is_paused = cgroups::is_anything_frozen(cgroup.trim_start_matches('/'));
+    ensure(is_paused, || "it is not paused any more".to_owned())?;
+    succeeded("docker unpause", host.docker(&["unpause", "holder"])?)?;
     holder.kill_init()
+}
+
+/// When the first that waits can begin, as it was told.
+fn begin_of(host: &Host) -> Result<Option<u64>> {
+    let queue: Vec<WaitingView> = host.client().get("/v1/queue")?;
+    Ok(queue.first().and_then(|one| one.begins_unix_ms))
 }
 
 /// Whoever is started again in its place has what was left.
