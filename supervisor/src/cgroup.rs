@@ -138,11 +138,15 @@ pub fn kill(path: &str) -> BTreeSet<HostPid> {
     killed
 }
 
-/// Has those die who were sent SIGKILL: a frozen process of version 1 does not even take that.
-pub fn let_die(path: &str) {
-    for directory in directories(path) {
-        write_existing(&directory.join("freezer.state"), "THAWED");
+/// Has those die who were sent SIGKILL: a frozen process of version 1 does not even take that. Whether anybody was frozen so, and goes
+/// on now.
+pub fn let_die(path: &str) -> bool {
+    let mut was_frozen = false;
+    for file in directories(path).iter().map(|directory| directory.join("freezer.state")) {
+        was_frozen |= fs::read_to_string(&file).is_ok_and(|state| state.starts_with("FR"));
+        write_existing(&file, "THAWED");
     }
+    was_frozen
 }
 
 /// Writes to a control file, if there is one. What the kernel makes of it is seen by its effect.

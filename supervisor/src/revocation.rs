@@ -185,8 +185,7 @@ fn end_users(
     (cgroup, mps_group): (&str, Option<&str>),
     devices: &BTreeSet<(u32, u32)>,
 ) -> BTreeSet<HostPid> {
-    let mut killed = BTreeSet::new();
-    let was_frozen = cgroup::is_frozen(cgroup);
+    let (mut killed, mut was_frozen) = (BTreeSet::new(), false);
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
@@ -206,13 +205,11 @@ fn end_users(
         if users.is_empty() {
             break;
         }
-        if was_frozen {
-            cgroup::let_die(cgroup);
-        }
+        was_frozen |= cgroup::let_die(cgroup);
         std::thread::sleep(Duration::from_millis(5));
     }
     // What is left of one that somebody has paused stays so.
-    if was_frozen && !killed.is_empty() {
+    if was_frozen && !cgroup::processes_in(cgroup).is_empty() {
         cgroup::freeze(cgroup);
     }
     killed
