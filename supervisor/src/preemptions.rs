@@ -174,6 +174,15 @@ pub fn signal_of(which: NoticeSignal) -> Option<Signal> {
     })
 }
 
+/// What is said of a signal that so many programs on the GPUs were sent: the end of a sentence.
+pub fn sent_text(which: NoticeSignal, programs: usize) -> String {
+    match (which, programs) {
+        (NoticeSignal::None, _) | (_, 0) => String::new(),
+        (signal, 1) => format!("; its program there was sent {}", signal.text()),
+        (signal, programs) => format!("; its {programs} programs there were sent {}", signal.text()),
+    }
+}
+
 /// Sends the programs that use its GPUs what the configuration says; to how many.
 fn signal(lease: &Lease, which: NoticeSignal) -> usize {
     let Some(signal) = signal_of(which) else { return 0 };
@@ -190,11 +199,7 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
         Some(ForWhom::Waits(container)) => (format!("{}, which waits and", container.short()), "that still waits"),
         None => ("one that waits and".to_owned(), "that still waits"),
     };
-    let sent = match (rules.signal, sent) {
-        (NoticeSignal::None, _) => String::new(),
-        (signal, 1) => format!("; its program there was sent {}", signal.text()),
-        (signal, sent) => format!("; its {sent} programs there were sent {}", signal.text()),
-    };
+    let sent = sent_text(rules.signal, sent);
     let served = lease.served_meanwhile(configuration).map_or_else(String::new, |(permille, priority)| {
         format!("; until then it is served with {} as {priority}", format_permille(permille.into()))
     });

@@ -3,9 +3,9 @@
 
 use crate::clock;
 use crate::lease::{Leases, Record, about, ns};
-use crate::preemptions::signal_of;
+use crate::preemptions::{sent_text, signal_of};
 use crate::revocation::{self, signal_users};
-use gpool_configuration::{NoticeSignal, RunTime};
+use gpool_configuration::RunTime;
 use gpool_policy::run_time::{Step, notice_ns};
 use gpool_protocol::{ErrorCode, EventKind, LeaseState, format_seconds};
 use std::sync::atomic::Ordering;
@@ -63,11 +63,7 @@ fn note_all(leases: &Leases, rules: &RunTime) -> AllDue {
 /// Tells a lease that its time is about to be over.
 fn tell(leases: &Leases, record: &Record, rules: &RunTime) {
     let sent = signal_of(rules.signal).map_or(0, |signal| signal_users(leases, &record.lease_id, signal));
-    let sent = match (rules.signal, sent) {
-        (NoticeSignal::None, _) | (_, 0) => String::new(),
-        (signal, 1) => format!("; its program there was sent {}", signal.text()),
-        (signal, sent) => format!("; its {sent} programs there were sent {}", signal.text()),
-    };
+    let sent = sent_text(rules.signal, sent);
     leases.counters.note_run_time("told");
     let left_ns = record.run_left_ns().unwrap_or(0);
     let message = format!(
