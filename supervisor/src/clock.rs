@@ -3,6 +3,11 @@
 use jiff::civil::DateTime;
 use rustix::time::{ClockId, clock_gettime};
 
+/// Seconds as nanoseconds.
+pub fn ns(seconds: u64) -> u64 {
+    seconds.saturating_mul(1_000_000_000)
+}
+
 /// Nanoseconds of CLOCK_MONOTONIC.
 pub fn now_ns() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);

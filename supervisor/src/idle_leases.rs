@@ -4,7 +4,7 @@
 //! The GPUs are taken as by `gpool evict`: the container goes on without them and can have them again by a new start.
 
 use crate::cgroup;
-use crate::clock;
+use crate::clock::{self, ns};
 use crate::lease::{Lease, Leases, about, class_policy};
 use crate::region::Report;
 use crate::revocation;
@@ -150,7 +150,6 @@ fn is_in_use(lease: &mut Lease, has_figures: impl Fn(usize) -> bool, report: &mu
 }
 
 fn rule(policy: &ClassPolicy) -> Rule {
-    let ns = |seconds: u64| seconds.saturating_mul(1_000_000_000);
     Rule {
         idle_ns: ns(policy.idle_seconds),
         grace_ns: ns(policy.idle_grace_seconds),

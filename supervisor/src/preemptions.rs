@@ -2,7 +2,7 @@
 //! programs are sent a signal, and after the grace their GPUs are taken from them, as by `gpool evict`. `policy` says who, and when.
 
 use crate::cgroup;
-use crate::clock;
+use crate::clock::{self, ns};
 use crate::gatekeeper::Order;
 use crate::lease::{ForWhom, Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
@@ -133,7 +133,6 @@ fn withdraw(leases: &Leases, lease: &mut Lease) {
 }
 
 fn rule(rules: &Preemption) -> Rule {
-    let ns = |seconds: u64| seconds.saturating_mul(1_000_000_000);
     Rule {
         after_ns: ns(rules.after_seconds),
         grace_ns: ns(rules.grace_seconds),

@@ -1,8 +1,8 @@
 //! Leases whose run time is over: they are told a while before, their programs are sent a signal, and then their GPUs are taken from
 //! them, as by `gpool evict`. Who waits for that counts on it.
 
-use crate::clock;
-use crate::lease::{Leases, Record, about, ns};
+use crate::clock::{self, ns};
+use crate::lease::{Leases, Record, about};
 use crate::preemptions::{sent_text, signal_of};
 use crate::revocation::{self, signal_users};
 use gpool_configuration::RunTime;

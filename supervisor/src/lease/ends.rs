@@ -6,7 +6,7 @@ use super::entitlement::class_policy;
 use super::grant::Leases;
 use super::record::Record;
 use super::room::Scene;
-use crate::clock;
+use crate::clock::{self, ns};
 use crate::queue::Waiter;
 use gpool_policy::backfill::first_begin;
 use gpool_protocol::{
@@ -17,11 +17,6 @@ use std::sync::atomic::Ordering;
 
 /// A lease that is there for so long after its end is one whose GPUs cannot be taken: nobody counts on its end any more.
 const OVERDUE_NS: u64 = 30_000_000_000;
-
-/// Seconds as nanoseconds.
-pub fn ns(seconds: u64) -> u64 {
-    seconds.saturating_mul(1_000_000_000)
-}
 
 /// For how long somebody has GPUs.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

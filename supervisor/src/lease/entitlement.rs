@@ -1,6 +1,7 @@
 //! The same share in the words of the rooms that deal with it: requests and records, the scheduler, the configuration.
 
 use super::record::Record;
+use crate::clock::ns;
 use gpool_configuration::{ClassName, ClassPolicy, Configuration};
 use gpool_policy::admission::{Demand, MemoryDemand, Use};
 use gpool_policy::slice::{Class as SliceClass, HangAfter, Priority as SlicePriority, Share};
@@ -60,7 +61,6 @@ pub fn share_of(configuration: &Configuration, record: &Record) -> Share {
 }
 
 fn hang_after(policy: &ClassPolicy) -> HangAfter {
-    let ns = |seconds: u64| seconds.saturating_mul(1_000_000_000);
     HangAfter { usual_ns: ns(policy.hang_seconds), latency_waits_ns: ns(policy.hang_seconds_while_latency_waits()) }
 }
 

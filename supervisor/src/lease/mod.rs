@@ -48,7 +48,6 @@ pub use book::{Book, Dead, Figures, Holding, Lease, Process};
 pub use budget::Account;
 pub use capacity::{capacities, mps_groups_used, records_on};
 pub use described::about;
-pub use ends::ns;
 pub use entitlement::{class_policy, fails_open, slice_priority};
 pub use giving_way::{ForWhom, MakingRoom};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
