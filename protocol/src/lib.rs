@@ -19,6 +19,7 @@ mod driver;
 mod error;
 mod events;
 mod explanation;
+mod gpu_test;
 mod guarded;
 mod health;
 mod identity;
@@ -52,6 +53,7 @@ pub use events::{Event, EventKind, GpuCharge};
 pub use explanation::{
     BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing, WaitCause,
 };
+pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};

@@ -8,7 +8,7 @@ use std::process::Command;
 
 /// What each package may depend on; everything that is not named is forbidden. Packages of the same room are listed
 /// by their full names. `tests` may depend on everything.
-const ALLOWED: [(&str, &[&str]); 18] = [
+const ALLOWED: [(&str, &[&str]); 20] = [
     ("gpool-driver-abi", &[]),
     ("gpool-shared-region", &[]),
     ("gpool-device-model", &[]),
@@ -20,12 +20,18 @@ const ALLOWED: [(&str, &[&str]); 18] = [
     ("gpool-interposer-cuda", &["gpool-driver-abi", "gpool-shared-region", "gpool-interposer-logic"]),
     ("gpool-interposer-nvml", &["gpool-driver-abi", "gpool-shared-region", "gpool-interposer-logic"]),
     ("gpool-simulated-hardware", &["gpool-driver-abi", "gpool-device-model"]),
-    ("gpool-simulated-cuda", &["gpool-driver-abi", "gpool-device-model", "gpool-simulated-hardware"]),
+    ("gpool-simulated-ptx", &[]),
+    (
+        "gpool-simulated-cuda",
+        &["gpool-driver-abi", "gpool-device-model", "gpool-simulated-hardware", "gpool-simulated-ptx"],
+    ),
     ("gpool-simulated-nvml", &["gpool-driver-abi", "gpool-device-model", "gpool-simulated-hardware"]),
     (
         "gpool-supervisor",
         &["gpool-driver-abi", "gpool-shared-region", "gpool-policy", "gpool-protocol", "gpool-configuration"],
     ),
+    // Its own tests have its kernels executed.
+    ("gpool-gpu-test", &["gpool-driver-abi", "gpool-protocol", "gpool-simulated-ptx"]),
     ("gpool-packaging", &["gpool-cli", "gpool-supervisor", "gpool-kubernetes"]),
     ("gpool-kubernetes", &["gpool-protocol"]),
     ("gpool-runtime-hook", &["gpool-protocol", "gpool-configuration"]),

@@ -2,6 +2,7 @@
 //! them.
 
 use crate::image::Contents;
+use crate::program::Programs;
 use crate::static_data::Variable;
 use std::ffi::{CStr, c_void};
 
@@ -38,7 +39,7 @@ pub(crate) unsafe fn bytes_at<'a>(image: *const c_void) -> Option<&'a [u8]> {
 
 /// What a file holds; nothing if it is none.
 pub(crate) fn contents(file: &[u8]) -> Option<Contents> {
-    let mut found = Contents { kernels: Vec::new(), variables: Vec::new(), static_bytes: 0 };
+    let mut found = Contents { kernels: Vec::new(), variables: Vec::new(), programs: Programs::new(), static_bytes: 0 };
     for index in 0..short(file, 60)? as usize {
         let header = section(file, index)?;
         if is_on_device(file, header)? {

@@ -1,6 +1,7 @@
-//! Images of programs: which kernels and variables are in one. Nothing of them is executed.
+//! Images of programs: which kernels and variables are in one, and of PTX what can be executed.
 
 use crate::driver::Outcome;
+use crate::program::{self, Programs};
 use crate::static_data::Variable;
 use crate::{cubin, ptx};
 use gpool_driver_abi::cuda::*;
@@ -16,6 +17,8 @@ pub(crate) struct Contents {
     /// The names of its kernels.
     pub(crate) kernels: Vec<String>,
     pub(crate) variables: Vec<Variable>,
+    /// Kernels that are executed.
+    pub(crate) programs: Programs,
     /// What it takes of a context's memory: its variables, and of a cubin all that its sections take.
     pub(crate) static_bytes: u64,
 }
@@ -41,7 +44,8 @@ pub(crate) unsafe fn read(image: *const c_void) -> Outcome<Contents> {
     }
     // SAFETY: not a binary, so a text that ends with a zero, as this function's caller promises.
     let text = unsafe { CStr::from_ptr(image.cast()) }.to_str().map_err(|_| CUDA_ERROR_INVALID_PTX)?;
-    ptx::contents(text).ok_or(CUDA_ERROR_INVALID_PTX)
+    let contents = ptx::contents(text).ok_or(CUDA_ERROR_INVALID_PTX)?;
+    Ok(Contents { programs: program::programs(text, &contents.kernels)?, ..contents })
 }
 
 /// Reads the image in a file.

@@ -6,7 +6,7 @@ use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESS
 use crate::driver::{Driver, Outcome, code, driver, lost};
 use crate::objects::{Node, Objects, Record, Target};
 use crate::wait::wait;
-use crate::{function, library};
+use crate::{function, library, program};
 use gpool_device_model::{QUEUE_LIMIT, Ticket};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_uint, c_void};
@@ -150,14 +150,14 @@ impl Launch {
     unsafe fn run(self, function: CUfunction, stream: CUstream) -> Outcome {
         let driver = driver()?;
         let mut duration_ns = self.formula_ns()?;
-        let spins = {
+        let (spins, program, place) = {
             let mut objects = driver.objects();
             let target = objects.target(stream)?;
             match objects.libraries.kernels.get(&(function as usize)) {
                 Some(kernel) => {
                     let (library, spins) = (kernel.library, function::spins(kernel.name.to_str().unwrap_or_default()));
                     library::load_into(driver, &mut objects, library, target.context)?;
-                    spins
+                    (spins, None, target.place)
                 }
                 None => {
                     let found = objects.functions.get(&(function as usize)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
@@ -165,7 +165,7 @@ impl Launch {
                     if target.context != module.context {
                         return Err(CUDA_ERROR_INVALID_HANDLE);
                     }
-                    found.spins
+                    (found.spins, found.program.clone(), target.place)
                 }
             }
         };
@@ -174,7 +174,14 @@ impl Launch {
             duration_ns = unsafe { self.first_parameter() }?;
         }
         let node = Node { gpu_time_ns: Some(duration_ns), transfer: None };
-        submit(driver, stream, Work::Nodes(&[node]), |_, _| Ok(()))
+        submit(driver, stream, Work::Nodes(&[node]), |_, _| Ok(()))?;
+        let Some(program) = program else { return Ok(()) };
+        if [self.grid[1], self.grid[2], self.block[1], self.block[2]] != [1; 4] {
+            return Err(CUDA_ERROR_NOT_SUPPORTED);
+        }
+        let sizes = [self.grid[0], self.block[0]];
+        // SAFETY: as this function's caller promises.
+        unsafe { program::execute(driver, &driver.objects(), place, &program, sizes, self.parameters) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The simulated libcuda.so.1: an implementation of the CUDA driver API on a simulated device.
 //!
-//! Kernels compute nothing and take a computed time (see `launch`), and so do memsets and copies within a device; copies
+//! Kernels compute nothing (but for those of `program`) and take a computed time (see `launch`), and so do memsets and copies within a device; copies
 //! from and to the host take none (see `transfer`). All streams of a context share one in-order queue. Private export
 //! tables are refused. Nothing is ever printed.
 
@@ -34,6 +34,7 @@ mod per_thread;
 mod pointer;
 mod pool;
 mod pool_sharing;
+mod program;
 mod program_entries;
 mod ptx;
 mod sharing;

@@ -95,7 +95,7 @@ pub(crate) fn load_all_into(driver: &Driver, objects: &mut Objects, context: usi
 
 fn load(driver: &Driver, contents: Contents) -> Outcome<usize> {
     let mut objects = driver.objects();
-    let Contents { kernels: names, variables, static_bytes } = contents;
+    let Contents { kernels: names, variables, static_bytes, .. } = contents;
     let library = objects.new_handle();
     let mut kernels = Vec::new();
     for name in names {

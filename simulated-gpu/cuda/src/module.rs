@@ -11,10 +11,10 @@ use std::ffi::{c_char, c_int, c_uint, c_void};
 fn load(driver: &Driver, contents: Contents) -> Outcome<usize> {
     let mut objects = driver.objects();
     let (context, _) = objects.current()?;
-    let Contents { kernels, variables, static_bytes } = contents;
+    let Contents { kernels, variables, programs, static_bytes } = contents;
     let data = Placed::new(driver, &mut objects, context, variables.iter(), static_bytes)?;
     let handle = objects.new_handle();
-    objects.modules.insert(handle, Module { context, kernels, data });
+    objects.modules.insert(handle, Module { context, kernels, programs, data });
     Ok(handle)
 }
 
@@ -85,8 +85,9 @@ pub unsafe extern "C" fn cuModuleGetFunction(
         if !found.kernels.iter().any(|kernel| kernel == name) {
             return Err(CUDA_ERROR_NOT_FOUND);
         }
+        let program = found.programs.get(name).cloned();
         let handle = objects.new_handle();
-        objects.functions.insert(handle, Function { module, spins: function::spins(name) });
+        objects.functions.insert(handle, Function { module, spins: function::spins(name), program });
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(function, handle as CUfunction) }
     })

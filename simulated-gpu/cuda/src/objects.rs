@@ -8,10 +8,12 @@ use crate::graph_memory::{GraphMemory, MemoryNode};
 use crate::host_memory::HostMemory;
 use crate::library::Libraries;
 use crate::linker::Links;
+use crate::program::Programs;
 use crate::static_data::{Placed, Static};
 use crate::transfer::Transfer;
 use gpool_device_model::{ContextId, ShareId, Ticket};
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_ptx::Program;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -63,11 +65,15 @@ pub(crate) struct Function {
     pub(crate) module: usize,
     /// Whether the first parameter says how long it runs.
     pub(crate) spins: bool,
+    /// What it computes, if it is executed.
+    pub(crate) program: Option<Arc<Program>>,
 }
 
 pub(crate) struct Module {
     pub(crate) context: usize,
     pub(crate) kernels: Vec<String>,
+    /// Those that are executed.
+    pub(crate) programs: Programs,
     /// Its variables.
     pub(crate) data: Placed,
 }

@@ -2,6 +2,7 @@
 //! and Variables".
 
 use crate::image::Contents;
+use crate::program::Programs;
 use crate::static_data::Variable;
 
 /// What a text holds; nothing if it is none.
@@ -11,7 +12,7 @@ pub(crate) fn contents(text: &str) -> Option<Contents> {
     }
     let variables: Vec<Variable> = statements(text).iter().flat_map(|statement| declared(statement)).collect();
     let static_bytes = variables.iter().fold(0_u64, |sum, variable| sum.saturating_add(variable.bytes));
-    Some(Contents { kernels: kernels(text), variables, static_bytes })
+    Some(Contents { kernels: kernels(text), variables, programs: Programs::new(), static_bytes })
 }
 
 /// What follows `.entry`.

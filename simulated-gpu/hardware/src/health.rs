@@ -1,11 +1,12 @@
-//! What a device says of its own health. Nobody but NVML asks: what runs on it is left as it is.
+//! What a device says of its own health, and what it does wrong without saying so. What runs on it is left as it is, but for kernels
+//! that are executed.
 
 use crate::Layout;
 use clap::Args;
 use serde::{Deserialize, Serialize};
 use std::fs;
 
-/// What NVML tells of a device's health.
+/// What NVML tells of a device's health, and what nobody tells.
 #[derive(Args, Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 // The verb that takes it has a group of the same name.
 #[group(skip)]
@@ -32,6 +33,12 @@ pub struct Health {
     /// Its temperature in degrees Celsius.
     #[arg(long, value_name = "N", default_value_t = Health::USUAL_CELSIUS)]
     pub celsius: u32,
+    /// This multiprocessor computes wrong now and then, which NVML does not tell.
+    #[arg(long, value_name = "NUMBER")]
+    pub wrong_multiprocessor: Option<u32>,
+    /// A word of 8 bytes that far into each allocation does not keep one of its bits, which NVML does not tell.
+    #[arg(long, value_name = "BYTES")]
+    pub bad_memory: Option<u64>,
     /// It supports none of these questions, as an old one.
     #[arg(long)]
     pub unsupported: bool,
