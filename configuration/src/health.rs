@@ -16,8 +16,8 @@ pub struct Health {
     pub thermal_seconds: u32,
 }
 
-/// What can be found of a GPU by its own figures, as `[health] drain_on` names it.
-pub const HEALTH_FINDINGS: [&str; 4] = ["remap-failure", "remap-pending", "ecc-uncorrected", "thermal"];
+/// What can be found of a GPU by its own figures and by tests, as `[health] drain_on` names it.
+pub const HEALTH_FINDINGS: [&str; 5] = ["remap-failure", "remap-pending", "ecc-uncorrected", "thermal", "test-failed"];
 /// The longest time between two readings of a GPU's own figures, in seconds.
 pub const POLL_SECONDS_MAX: u32 = 3600;
 /// The longest time for which clocks must be held down, in seconds.
@@ -28,7 +28,7 @@ impl Default for Health {
         Self {
             drain_xids: vec![46, 48, 62, 63, 64, 74, 79, 92, 95, 119, 120, 140, 158],
             poll_seconds: 10,
-            drain_on: vec!["remap-failure".into(), "remap-pending".into()],
+            drain_on: vec!["remap-failure".into(), "remap-pending".into(), "test-failed".into()],
             thermal_seconds: 60,
         }
     }

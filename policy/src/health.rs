@@ -26,11 +26,14 @@ pub enum Kind {
     EccUncorrected,
     /// Its clocks are held down by heat or by its power supply.
     Thermal,
+    /// It did something wrong when it was tested last.
+    TestFailed,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::RemapFailure, Self::RemapPending, Self::EccUncorrected, Self::Thermal];
+    pub const ALL: [Self; 5] =
+        [Self::RemapFailure, Self::RemapPending, Self::EccUncorrected, Self::Thermal, Self::TestFailed];
 
     /// As the configuration, the metrics and people call it.
     #[must_use]
@@ -40,6 +43,7 @@ impl Kind {
             Self::RemapPending => "remap-pending",
             Self::EccUncorrected => "ecc-uncorrected",
             Self::Thermal => "thermal",
+            Self::TestFailed => "test-failed",
         }
     }
 
@@ -57,6 +61,7 @@ impl Kind {
             Self::RemapPending => "memory that has failed is to be replaced by spare memory at the next reset",
             Self::EccUncorrected => "memory has had errors that could not be corrected",
             Self::Thermal => "its clocks are held down by heat or by its power supply",
+            Self::TestFailed => "it computed wrong, or did not keep what was written, when it was tested last",
         }
     }
 
@@ -71,6 +76,10 @@ impl Kind {
                  goes on"
             }
             Self::Thermal => "look at fans, air and power supply of the host",
+            Self::TestFailed => {
+                "gpool events and gpool gpu ls --format json have what was wrong; reset the GPU and test it again with gpool gpu \
+                 test, and have it replaced if that fails too"
+            }
         }
     }
 
@@ -107,6 +116,8 @@ pub struct Reading {
     pub uncorrected_errors: Option<u64>,
     /// Why its clocks are lower than they could be: bits of `nvmlClocksEventReasons`.
     pub clock_reasons: Option<u64>,
+    /// How many tests have failed since one has passed.
+    pub failed_tests: Option<u64>,
     /// In degrees Celsius.
     pub temperature_celsius: Option<u32>,
 }
@@ -125,6 +136,10 @@ impl Reading {
             Kind::EccUncorrected => self
                 .uncorrected_errors
                 .map_or_else(String::new, |errors| format!("{errors} since its driver was loaded or it was reset")),
+            Kind::TestFailed => match self.failed_tests {
+                None | Some(0 | 1) => String::new(),
+                Some(failures) => format!("{failures} times in a row"),
+            },
             Kind::Thermal => {
                 let names = [
                     (HARDWARE_THERMAL, "hardware slowdown by heat"),
@@ -248,6 +263,7 @@ impl Health {
             (Kind::RemapFailure, reading.rows.map(|rows| there(rows.has_failed, rows.all()))),
             (Kind::RemapPending, reading.rows.map(|rows| there(rows.is_pending, rows.all()))),
             (Kind::EccUncorrected, reading.uncorrected_errors.map(|errors| there(errors > 0, errors))),
+            (Kind::TestFailed, reading.failed_tests.map(|failures| there(failures > 0, failures))),
             (Kind::Thermal, settled.map(|(is_held, _)| there(is_held, 0))),
         ];
         self.spells[Kind::Thermal.place()].is_known |= is_held.is_some();

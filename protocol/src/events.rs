@@ -101,6 +101,10 @@ pub enum EventKind {
     GpuXid,
     /// A GPU's own figures show that something is wrong with it, or that this is over.
     GpuHealth,
+    /// A test of a GPU has passed, or could not be made.
+    GpuTested,
+    /// A test of a GPU has found that it does something wrong.
+    GpuTestFailed,
     /// A GPU takes no new leases from now on, because somebody said so or of a fault of its own.
     GpuDrained,
     /// It does again.
@@ -137,7 +141,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 46] = [
+    pub const ALL: [EventKind; 48] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -168,6 +172,8 @@ impl EventKind {
         EventKind::GpuAnswers,
         EventKind::GpuXid,
         EventKind::GpuHealth,
+        EventKind::GpuTested,
+        EventKind::GpuTestFailed,
         EventKind::GpuDrained,
         EventKind::GpuUndrained,
         EventKind::DriverReplaced,

@@ -86,7 +86,7 @@ impl BaselineWatch {
             let path = if stranded.is_empty() { None } else { cgroup::path_of(pid) };
             path.is_some_and(|path| stranded.iter().any(|its| cgroup::is_at_or_below(its, &path)))
         };
-        let is_gpools = |pid| leases.groups.has_process(pid) || procfs::is_own_child(pid);
+        let is_gpools = |pid| leases.groups.has_process(pid) || procfs::is_own_child(pid) || leases.gpu_tests.has(pid);
         let present = occupancies.iter().flatten().flat_map(|its| its.present.iter().copied()).collect();
         self.learn(&present, now_ns, |pid| leased.contains(&pid) || is_gpools(pid) || is_stranded(pid));
         let (mut seen, gpus) = (Vec::new(), leases.gpus());

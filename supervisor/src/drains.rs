@@ -141,6 +141,14 @@ fn named(gpus: &[Gpu], drained: &Drained, text: &str) -> Result<GpuUuid, ErrorBo
     }
 }
 
+/// The board that `text` means, as for [`drain`].
+///
+/// # Errors
+/// None or several are meant.
+pub fn board(leases: &Leases, text: &str) -> Result<GpuUuid, ErrorBody> {
+    named(&leases.gpus(), &leases.drains.lock(), text)
+}
+
 /// All GPUs that are drained, those included that are not there.
 pub fn views(leases: &Leases) -> Vec<DrainedGpu> {
     let (gpus, book) = (leases.gpus(), leases.book());

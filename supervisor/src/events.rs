@@ -195,6 +195,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::GpuSilent
         | EventKind::GpuXid
         | EventKind::GpuHealth
+        | EventKind::GpuTestFailed
         | EventKind::DriverReplaced
         | EventKind::MpsServerDied
         | EventKind::MpsServerFault
@@ -220,6 +221,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Reservation
         | EventKind::AllocationRefused
         | EventKind::GpuAnswers
+        | EventKind::GpuTested
         | EventKind::GpuDrained
         | EventKind::GpuUndrained
         | EventKind::DriverInOrder

@@ -30,8 +30,9 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     // What one held that has ended is not of the container in which its pid has begun anew.
     let cgroup_of = |pid: HostPid| cgroup::path_of(pid).filter(|_| !occupancy.inherited.contains(&pid));
     let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup_of);
-    // What time slices are tried on goes before anybody could want its memory.
-    let tried = occupancy.by_process.iter().filter(|(pid, _)| procfs::is_own_child(**pid));
+    // What time slices are tried on, and what tests a GPU, goes before anybody could want its memory.
+    let is_passing = |pid: HostPid| procfs::is_own_child(pid) || leases.gpu_tests.has(pid);
+    let tried = occupancy.by_process.iter().filter(|(pid, _)| is_passing(**pid));
     let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();
     let held = held_by(&promises, &occupancy.by_process, owner);
     let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes);

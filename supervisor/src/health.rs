@@ -127,11 +127,12 @@ impl Healths {
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
-            let Reading { rows, uncorrected_errors, clock_reasons, temperature_celsius } = *reading;
+            let Reading { rows, uncorrected_errors, clock_reasons, failed_tests, temperature_celsius } = *reading;
             board.reading = Reading {
                 rows: rows.or(board.reading.rows),
                 uncorrected_errors: uncorrected_errors.or(board.reading.uncorrected_errors),
                 clock_reasons: clock_reasons.or(board.reading.clock_reasons),
+                failed_tests: failed_tests.or(board.reading.failed_tests),
                 temperature_celsius,
             };
             let news = board.health.look(now_ns, reading, thermal_ns);
@@ -224,10 +225,23 @@ fn watch_one(leases: &Leases, board: &Gpu) {
             last = Some(Instant::now());
             let reading = read_board(leases, board, &mut untold);
             drop(watching);
-            take(leases, board, &reading);
+            take(leases, board, &tested(leases, board, reading));
         }
         std::thread::sleep(LOOK_PERIOD);
     }
+}
+
+/// With what was found by its tests.
+fn tested(leases: &Leases, board: &Gpu, reading: Reading) -> Reading {
+    Reading { failed_tests: leases.gpu_tests.failures(&board.uuid), ..reading }
+}
+
+/// A test of a board has ended: what follows of it does so at once, also where its own figures are not read.
+pub fn look_after_test(leases: &Leases, board: &Gpu) {
+    let is_read = leases.configuration().health.poll_seconds > 0;
+    let watching = leases.watchers.begin().filter(|_| is_read);
+    let reading = watching.map_or_else(Reading::default, |_watching| read_board(leases, board, &mut Vec::new()));
+    take(leases, board, &tested(leases, board, reading));
 }
 
 /// What the board says now: nothing if it does not answer, which is told by who asks it each second. A line of the log when
@@ -299,7 +313,7 @@ mod tests {
     fn the_configuration_knows_all_that_can_be_found_and_drains_for_what_a_reset_or_a_repair_needs() {
         assert_eq!(gpool_configuration::HEALTH_FINDINGS, Kind::ALL.map(Kind::word));
         let drained = gpool_configuration::Configuration::default().health.drain_on;
-        assert_eq!(drained, [Kind::RemapFailure, Kind::RemapPending].map(Kind::word));
+        assert_eq!(drained, [Kind::RemapFailure, Kind::RemapPending, Kind::TestFailed].map(Kind::word));
     }
 
     #[test]

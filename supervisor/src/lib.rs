@@ -16,6 +16,7 @@
 //! | `silence` | GPUs for which NVML does not answer any more |
 //! | `drains` | GPUs that take no new leases because somebody said so, or of a fault of their own |
 //! | `health` | what their own figures show to be wrong with GPUs |
+//! | `gpu_tests` | who may test a GPU, and what follows of what a test finds |
 //! | `watchers` | those who ask boards beside the sampler, and let go of them for who wants one to himself |
 //! | `xids` | what goes wrong on GPUs by the driver's own word |
 //! | `late_boards` | GPUs that answer for the first time when the supervisor has started |
@@ -73,6 +74,7 @@ mod events;
 mod faults;
 mod foreign;
 mod gatekeeper;
+mod gpu_tests;
 mod guard;
 mod hang;
 mod health;

@@ -186,7 +186,12 @@ pub fn start_ticks(pid: HostPid) -> Option<u64> {
 
 /// Whether the process that has `pid` now is a child of this one, as those are that time slices are tried on.
 pub fn is_own_child(pid: HostPid) -> bool {
-    stat_field(pid, PARENT_FIELD).is_ok_and(|parent: u32| parent == std::process::id())
+    parent_of(pid) == Some(HostPid(std::process::id()))
+}
+
+/// The parent of the process that has `pid` now.
+pub fn parent_of(pid: HostPid) -> Option<HostPid> {
+    stat_field(pid, PARENT_FIELD).ok().map(HostPid)
 }
 
 /// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:

@@ -10,6 +10,7 @@ use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, wi
 use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper;
+use crate::gpu_tests::GpuTests;
 use crate::guard::Guard;
 use crate::health::{self, Healths};
 use crate::http::Listener;
@@ -182,6 +183,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         drains: Drains::open(&configuration.paths.state_dir),
         xids: Xids::default(),
         healths: Healths::open(&configuration.paths.state_dir),
+        gpu_tests: GpuTests::open(&configuration.paths.state_dir),
         watchers: Watchers::default(),
         used_bytes: counters(0),
         guarded: Mutex::default(),

@@ -37,6 +37,8 @@ impl NvmlInventory {
         let mut told = Told::default();
         let errors = board.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
         told.reading = Reading {
+            // No question for NVML.
+            failed_tests: None,
             rows: told.take("remapped rows", self.rows(&board)),
             uncorrected_errors: told.take("uncorrected errors", errors),
             // Bits that this version has no names for are none that it looks for.

@@ -375,7 +375,7 @@ impl Guard {
         let outside = pids.filter_map(|pid| {
             let watched = WatchedProcess::open(pid).ok()?;
             // Daemons that serve leases, and the two that time slices are tried on.
-            if leases.groups.has_process(pid) || procfs::is_own_child(pid) {
+            if leases.groups.has_process(pid) || procfs::is_own_child(pid) || leases.gpu_tests.has(pid) {
                 return None;
             }
             (!cgroup::path_of(pid).as_deref().is_some_and(is_leased)).then_some(watched.name)

@@ -65,7 +65,7 @@ impl Peer {
     ///
     /// # Errors
     /// When it has ended.
-    fn process(&self) -> Result<WatchedProcess, ErrorBody> {
+    pub fn process(&self) -> Result<WatchedProcess, ErrorBody> {
         let ended = || self.refused("the peer has ended");
         let held = self.process.as_ref().filter(|process| !process.has_ended()).ok_or_else(ended)?;
         held.try_clone().map_err(|_| ended())

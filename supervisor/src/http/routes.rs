@@ -8,6 +8,7 @@ use crate::clock;
 use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
+use crate::gpu_tests;
 use crate::lease::{self, Leases};
 use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::metrics;
@@ -18,8 +19,9 @@ use crate::revocation;
 use crate::service::Identity;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, HostPid, LeaseAnswer, LeaseRequest,
-    LeaseState, LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
+    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, HostPid, LeaseAnswer,
+    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest,
+    WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -88,6 +90,16 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
         ("GET", ["v1", "gpus", "drained"]) => value(drains::views(leases)),
+        ("GET", ["v1", "gpus", "tests"]) => value(gpu_tests::views(leases)),
+        ("POST", ["v1", "gpus", gpu, "test"]) => {
+            peer.must_administer("test a GPU")?;
+            value(gpu_tests::begin(leases, gpu, peer.process()?)?)
+        }
+        ("POST", ["v1", "gpus", gpu, "tested"]) => {
+            peer.must_administer("say what a test of a GPU has found")?;
+            let report = request.message::<GpuTestReport>()?;
+            value(gpu_tests::finish(leases, gpu, report, (&peer.process()?.name, peer.uid))?)
+        }
         ("POST", ["v1", "gpus", gpu, "drain"]) => {
             peer.must_administer("drain a GPU")?;
             value(drains::drain(leases, gpu, request.message_or_default::<DrainRequest>()?, peer.uid)?)

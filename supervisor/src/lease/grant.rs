@@ -23,6 +23,7 @@ use crate::drains::Drains;
 use crate::energy;
 use crate::events::{About, Events};
 use crate::gatekeeper::{Gatekeeper, Order};
+use crate::gpu_tests::GpuTests;
 use crate::health::Healths;
 use crate::ledger::Ledger;
 use crate::metrics::Counters;
@@ -100,6 +101,8 @@ pub struct Leases {
     pub xids: Xids,
     /// What their own figures show of their health.
     pub healths: Healths,
+    /// What tests of them have found.
+    pub gpu_tests: GpuTests,
     /// Those who ask boards beside the sampler.
     pub watchers: Watchers,
     /// What stays on the disk of leases that have ended.

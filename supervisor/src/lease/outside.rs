@@ -37,7 +37,9 @@ impl Leases {
         // MPS daemons and servers are there for leases, until they are being stopped after the last of them.
         // So are those that time slices are tried on.
         let used = mps_groups_used(book);
-        let is_gpools = |pid: HostPid| self.groups.are_served_by(pid, &used) || procfs::is_own_child(pid);
+        let is_gpools = |pid: HostPid| {
+            self.groups.are_served_by(pid, &used) || procfs::is_own_child(pid) || self.gpu_tests.has(pid)
+        };
         let is_alive = |pid: HostPid| Path::new(&format!("/proc/{pid}")).exists() && !is_gpools(pid) && counts(pid);
         let count = |gpu: usize| if is_asked(gpu) { self.occupants.living(gpu, is_alive) } else { 0 };
         (0..gpus.len()).map(count).collect()

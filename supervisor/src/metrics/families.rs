@@ -113,9 +113,13 @@ families! {
     GpuSilent Gauge "gpool_gpu_silent" ["gpu_uuid"] "1 while NVML does not answer for it and it takes no new leases; one that did not answer at the start is in no figure";
     GpuXids Counter "gpool_gpu_xids_total" ["gpu_uuid", "xid"] "Xids that the driver has told of the GPU since the supervisor started, by number";
     GpuHealth Gauge "gpool_gpu_health" ["gpu_uuid", "kind"]
-        "1 while the GPU's own figures show it: remap-failure, remap-pending, ecc-uncorrected, thermal; 0 while they do not, absent of what NVML does not tell";
+        "1 while the GPU's own figures show it: remap-failure, remap-pending, ecc-uncorrected, thermal, test-failed; 0 while they do not, absent of what NVML does not tell";
     GpuHealthEvents Counter "gpool_gpu_health_events_total" ["gpu_uuid", "kind"]
         "How often that was found or became more since the supervisor started";
+    GpuTests Counter "gpool_gpu_tests_total" ["gpu_uuid", "outcome"]
+        "Tests of the GPU that have ended since the supervisor started: passed, failed, not-run";
+    GpuTestedAt Gauge "gpool_gpu_last_test_timestamp_seconds" ["gpu_uuid"]
+        "When the last test of the GPU ended that passed or failed, Unix time; absent if there was none";
     GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; absent of one that is silent; of a divided GPU its instances tell";
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";

@@ -9,6 +9,7 @@ use counters::Waits;
 pub use families::reference;
 
 use crate::clock;
+use crate::gpu_tests;
 use crate::health;
 use crate::lease::{Charges, Leases};
 use crate::log;
@@ -35,6 +36,7 @@ struct Moment {
     /// By GPU and number.
     xids: Vec<(GpuUuid, u64, u64)>,
     healths: Vec<health::Count>,
+    gpu_tests: Vec<gpu_tests::Count>,
     handoff_s: [Option<f64>; 2],
     slice_s: f64,
     gates: [(&'static str, u64); 2],
@@ -83,6 +85,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         gpus,
         xids: leases.xids.counts(),
         healths: leases.healths.counts(),
+        gpu_tests: leases.gpu_tests.counts(),
         handoff_s: [handoffs.map(|it| seconds(it.p50_ns)), handoffs.map(|it| seconds(it.p99_ns))],
         slice_s: seconds(statistics.slice_ns),
         gates: [("open", statistics.gate_opens), ("close", statistics.gate_closes)],
@@ -143,6 +146,15 @@ fn render(moment: &Moment) -> String {
         let labels = [("gpu_uuid", its.uuid.0.as_str()), ("kind", its.kind)];
         page.add(Family::GpuHealth, &labels, f64::from(u8::from(its.is_found)));
         page.add(Family::GpuHealthEvents, &labels, its.count as f64);
+    }
+    for its in &moment.gpu_tests {
+        let uuid = ("gpu_uuid", its.uuid.0.as_str());
+        for (outcome, count) in its.by_outcome {
+            page.add(Family::GpuTests, &[uuid, ("outcome", &outcome.to_string())], count as f64);
+        }
+        if let Some(ended_unix_ms) = its.ended_unix_ms {
+            page.add(Family::GpuTestedAt, &[uuid], ended_unix_ms as f64 / 1000.0);
+        }
     }
     for quota in &moment.quotas {
         of_a_quota(&mut page, quota);

@@ -3,8 +3,8 @@
 use super::families::{FAMILIES, Kind};
 use super::*;
 use gpool_protocol::{
-    Class, ContainerId, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf,
-    QuotaPeriod,
+    Class, ContainerId, GpuTestOutcome, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaBudget, QuotaHeld,
+    QuotaOf, QuotaPeriod,
 };
 use std::collections::BTreeSet;
 
@@ -133,6 +133,11 @@ fn moment() -> Moment {
         gpus: vec![(gpu("GPU-1"), charges(200), Some(7_250)), (gpu("GPU-2"), charges(950), None)],
         xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
         healths: vec![health::Count { uuid: GpuUuid("GPU-1".into()), kind: "thermal", is_found: true, count: 3 }],
+        gpu_tests: vec![gpu_tests::Count {
+            uuid: GpuUuid("GPU-1".into()),
+            ended_unix_ms: Some(1_795_193_703_500),
+            by_outcome: [(GpuTestOutcome::Passed, 2), (GpuTestOutcome::Failed, 1), (GpuTestOutcome::NotRun, 0)],
+        }],
         handoff_s: [Some(0.0001), Some(0.0003)],
         slice_s: 0.01,
         gates: [("open", 5), ("close", 4)],
