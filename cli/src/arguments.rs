@@ -28,7 +28,7 @@ pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
 pub use export::ExportVerb;
-pub use gpu::GpuVerb;
+pub use gpu::{GpuVerb, TestOptions};
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;

@@ -1,14 +1,16 @@
 //! `gpool gpu`: the GPUs of this host, and which of them take leases.
 
+mod dcgm;
 mod drain;
+mod test;
 
 use crate::arguments::{Format, GpuVerb};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
 use gpool_protocol::{
-    Client, DrainedGpu, GpuUuid, GpuView, HealthFinding, Mechanism, ReservationView, SilentGpu, format_bytes,
-    format_permille, health_words,
+    Client, DrainedGpu, GpuTest, GpuTestView, GpuUuid, GpuView, HealthFinding, Mechanism, ReservationView, SilentGpu,
+    format_bytes, format_permille, format_seconds, health_words,
 };
 
 const COLUMNS: [Column; 9] = [
@@ -23,10 +25,10 @@ const COLUMNS: [Column; 9] = [
     text("STATE"),
 ];
 
-/// With what its own figures show.
-const WIDE: [Column; 10] = {
+/// With when it was tested last, and what its own figures and tests show.
+const WIDE: [Column; 11] = {
     let [index, uuid, name, driver, share, memory, used, leases, state] = COLUMNS;
-    [index, uuid, name, driver, share, memory, used, leases, state, text("HEALTH")]
+    [index, uuid, name, driver, share, memory, used, leases, state, text("TESTED"), text("HEALTH")]
 };
 
 /// Runs a verb of `gpool gpu`.
@@ -34,6 +36,7 @@ pub fn run(client: &Client, verb: &GpuVerb) -> Result<(), Failure> {
     match verb {
         GpuVerb::Ls { format } => list(client, *format),
         GpuVerb::Drain { gpus, reason, wait } => drain::drain(client, gpus, reason, *wait),
+        GpuVerb::Test(options) => test::test(client, options),
         GpuVerb::Undrain { gpus } => drain::undrain(client, gpus),
     }
 }
@@ -43,6 +46,7 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
     // An older supervisor does not know these questions.
     let silent: Vec<SilentGpu> = client.get("/v1/gpus/silent").unwrap_or_default();
     let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
+    let tests: Vec<GpuTestView> = client.get("/v1/gpus/tests").unwrap_or_default();
     let reserved: Vec<ReservationView> = client.get("/v1/reservations").unwrap_or_default();
     let below = || {
         render_silent(&silent)
@@ -52,13 +56,14 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
     };
     match format {
         Format::Table => output::print(&(render(&gpus, &drained) + &below())),
-        Format::Wide => output::print(&(render_wide(&gpus, &drained) + &below())),
+        Format::Wide => output::print(&(render_wide(&gpus, &drained, &tests, now_unix_ms()) + &below())),
         Format::Json => output::print_json_of([
             ("gpus", to_value(&gpus)),
             ("silent", to_value(&silent)),
             ("drained", to_value(&drained)),
+            ("tests", to_value(&tests)),
         ]),
-        Format::Csv => output::print(&render_csv(&gpus, &drained)),
+        Format::Csv => output::print(&render_csv(&gpus, &drained, &tests)),
     }
 }
 
@@ -148,13 +153,32 @@ fn render(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
 }
 
 /// The table with all columns.
-fn render_wide(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
+fn render_wide(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView], now_unix_ms: u64) -> String {
     let cells = |gpu: &GpuView| {
         let mut cells = cells(gpu, drained, &gpu.uuid.0);
+        cells.push(tested(last_test(gpu, tests), now_unix_ms));
         cells.push(health_words(gpu.health.as_deref()));
         cells
     };
     borderless(&WIDE, gpus.iter().map(cells))
+}
+
+fn now_unix_ms() -> u64 {
+    u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0)
+}
+
+fn last_test<'a>(gpu: &GpuView, tests: &'a [GpuTestView]) -> Option<&'a GpuTest> {
+    tests.iter().find(|its| its.uuid == gpu.uuid)?.last.as_ref()
+}
+
+/// `passed 2d3h ago`; `-` of one that was not tested.
+fn tested(last: Option<&GpuTest>, now_unix_ms: u64) -> String {
+    last.map_or_else(
+        || "-".to_owned(),
+        |last| {
+            format!("{} {} ago", last.outcome, format_seconds(now_unix_ms.saturating_sub(last.ended_unix_ms) / 1000))
+        },
+    )
 }
 
 /// What stands of a GPU below [`COLUMNS`].
@@ -178,8 +202,8 @@ fn cells(gpu: &GpuView, drained: &[DrainedGpu], uuid: &str) -> Vec<String> {
     ]
 }
 
-fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
-    const HEADER: [&str; 12] = [
+fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView]) -> String {
+    const HEADER: [&str; 14] = [
         "index",
         "uuid",
         "name",
@@ -192,6 +216,8 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
         "mechanism",
         "state",
         "health",
+        "tested_unix_ms",
+        "test_outcome",
     ];
     let cells = |gpu: &GpuView| {
         vec![
@@ -207,6 +233,8 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
             gpu.mechanism.map(|mechanism| mechanism.to_string()).unwrap_or_default(),
             state(gpu, drained).to_owned(),
             health_words(gpu.health.as_deref()),
+            last_test(gpu, tests).map(|last| last.ended_unix_ms.to_string()).unwrap_or_default(),
+            last_test(gpu, tests).map(|last| last.outcome.to_string()).unwrap_or_default(),
         ]
     };
     csv(&HEADER, gpus.iter().map(cells))
@@ -236,13 +264,27 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
     0  GPU-5ca1ab1e  Simulated GPU  580.1          100 %          15GiB / 24GiB        12GiB       3  ready
 ";
         assert_eq!(render(std::slice::from_ref(&gpu), &[]), want);
-        let wide = render_wide(std::slice::from_ref(&gpu), &[]);
+        let report = gpool_protocol::GpuTestReport { took_ms: 1, parts: Vec::new() };
+        let last = GpuTest { ended_unix_ms: 1000, uid: 0, outcome: gpool_protocol::GpuTestOutcome::Failed, report };
+        let test = GpuTestView {
+            uuid: gpu.uuid.clone(),
+            index: 0,
+            last: Some(last),
+            failures: 1,
+            under_way: false,
+            in_the_way: None,
+        };
+        let wide = render_wide(std::slice::from_ref(&gpu), &[], std::slice::from_ref(&test), 86_401_000);
+        assert!(wide.lines().nth(1).unwrap().ends_with("ready  failed 1d ago  ok"), "{wide}");
+        let csv = render_csv(std::slice::from_ref(&gpu), &[], &[test]);
+        assert!(csv.lines().nth(1).unwrap().ends_with(",ok,1000,failed"), "{csv}");
+        let wide = render_wide(std::slice::from_ref(&gpu), &[], &[], 0);
         assert!(wide.contains("GPU-5ca1ab1e-0000-4000-8000-000000000000  Simulated GPU"), "{wide}");
         let ends: Vec<&str> = wide.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
         assert_eq!(ends, ["HEALTH", "ok"]);
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
         assert!(render(&[mps], &[]).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
-        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[]).lines().nth(1).unwrap().split(',').count(), 12);
+        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[], &[]).lines().nth(1).unwrap().split(',').count(), 14);
         let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         let view = |leases| GpuView { drained: Some(drain.clone()), leases, ..gpu.clone() };
         let of_board = |leases| DrainedGpu { uuid: gpu.uuid.clone(), index: Some(0), drain: drain.clone(), leases };

@@ -1,0 +1,295 @@
+//! `gpool gpu test`: a program of its own tests the GPU, beside which nobody uses it; here that is begun, ended when somebody comes, and
+//! what it found is handed to the supervisor.
+
+use super::called;
+use super::dcgm;
+use crate::arguments::{Format, TestOptions};
+use crate::exit::{ExitStatus, Failure, unusable};
+use crate::output::{self, borderless, csv, text, to_value};
+use gpool_protocol::{
+    Client, DriverView, ErrorBody, ErrorCode, GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView,
+    gpu_path,
+};
+use serde_json::json;
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus as ProcessStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Lies beside the OCI hook: nobody calls it by name.
+const PROGRAM: &str = "gpool-gpu-test";
+/// Between two looks at whether somebody has come to the GPU.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Beyond the time that it was given: a context is made, kernels are compiled, and the last piece of memory is tried.
+const PATIENCE: Duration = Duration::from_secs(120);
+const MS_PER_SECOND: u64 = 1000;
+
+/// What tests need besides the supervisor.
+struct Tools<'a> {
+    client: &'a Client,
+    options: &'a TestOptions,
+    program: PathBuf,
+    /// Where the driver's libraries lie, as the loader wants it.
+    libraries: String,
+}
+
+/// Tests GPUs one after the other.
+///
+/// # Errors
+/// A GPU that failed, or that could not be tested, which keeps no other from it.
+pub fn test(client: &Client, options: &TestOptions) -> Result<(), Failure> {
+    let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH));
+    let hook = configuration.map_err(|error| unusable(&error))?.paths.hook;
+    let driver: DriverView = client.get("/v1/driver")?;
+    let tools =
+        Tools { client, options, program: hook.with_file_name(PROGRAM), libraries: directories(&driver.libraries) };
+    let (mut done, mut refused) = (Vec::new(), Vec::new());
+    let (wanted, left_out) = wanted(client, options)?;
+    for name in wanted {
+        match one(&tools, &name) {
+            Ok(view) => {
+                if options.format == Format::Table || options.format == Format::Wide {
+                    output::print(&render(&view))?;
+                }
+                done.push(view);
+            }
+            Err(refusal) => refused.push(refusal),
+        }
+    }
+    match options.format {
+        Format::Json => output::print_json_of([("tests", to_value(&done))])?,
+        Format::Csv => output::print(&render_csv(&done))?,
+        Format::Table | Format::Wide => output::print(&left_out)?,
+    }
+    Failure::of_all(&refused)?;
+    let has = |outcome| done.iter().any(|view: &Done| view.report.outcome() == outcome);
+    // Who gives way, where whoever is in use is left out anyway, has done what was asked.
+    let is_untried =
+        |view: &Done| view.report.outcome() == GpuTestOutcome::NotRun && !(view.gave_way && options.due.is_some());
+    match (has(GpuTestOutcome::Failed), done.iter().any(is_untried)) {
+        (true, _) => Err(Failure::Refused(ExitStatus::Failed, "gpool: a GPU has failed its test".to_owned())),
+        (false, true) => Err(Failure::Refused(ExitStatus::Failed, "gpool: a GPU could not be tested".to_owned())),
+        (false, false) => Ok(()),
+    }
+}
+
+/// A test that was made.
+#[derive(serde::Serialize)]
+struct Done {
+    uuid: gpool_protocol::GpuUuid,
+    index: u32,
+    outcome: GpuTestOutcome,
+    report: GpuTestReport,
+    #[serde(skip)]
+    gave_way: bool,
+}
+
+/// The GPUs that are to be tested, and a sentence for each that is not its turn to say so.
+fn wanted(client: &Client, options: &TestOptions) -> Result<(Vec<String>, String), Failure> {
+    let Some(due_seconds) = options.due else {
+        if !options.all {
+            return Ok((options.gpus.clone(), String::new()));
+        }
+        let views: Vec<GpuTestView> = client.get("/v1/gpus/tests")?;
+        return Ok((views.into_iter().map(|view| view.uuid.0).collect(), String::new()));
+    };
+    let views: Vec<GpuTestView> = client.get("/v1/gpus/tests")?;
+    let named = |view: &GpuTestView| {
+        let is_its = |name: &String| name.parse() == Ok(view.index) || view.uuid.0.starts_with(name.as_str());
+        options.all || options.gpus.iter().any(is_its)
+    };
+    let now_unix_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
+    let is_due = |view: &GpuTestView| is_due(view.last.as_ref(), now_unix_ms, due_seconds);
+    let (due, tested): (Vec<_>, Vec<_>) = views.into_iter().filter(named).partition(is_due);
+    let mut told = String::new();
+    for view in &tested {
+        told += &format!("{} was tested in that time\n", called(Some(view.index), &view.uuid));
+    }
+    for view in &due {
+        if let Some(why) = &view.in_the_way {
+            told += &format!("{} is left out: {why}\n", called(Some(view.index), &view.uuid));
+        }
+    }
+    let free = due.into_iter().filter(|view| view.in_the_way.is_none() && !view.under_way);
+    Ok((free.map(|view| view.uuid.0).collect(), told))
+}
+
+/// Whether the last test is that long ago, or there was none.
+fn is_due(last: Option<&GpuTest>, now_unix_ms: u64, due_seconds: u64) -> bool {
+    last.is_none_or(|last| now_unix_ms.saturating_sub(last.ended_unix_ms) >= due_seconds.saturating_mul(MS_PER_SECOND))
+}
+
+/// Where the loader finds the driver's libraries.
+fn directories(libraries: &[String]) -> String {
+    let parents = libraries.iter().filter_map(|path| Some(Path::new(path).parent()?.display().to_string()));
+    parents.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(":")
+}
+
+/// Begins a test, makes it, and says what it found.
+fn one(tools: &Tools<'_>, name: &str) -> Result<Done, ErrorBody> {
+    let path = gpu_path(name)?;
+    if tools.options.dcgm.is_some() {
+        dcgm::check_drained(tools.client, name)?;
+    }
+    let view: GpuTestView = tools.client.post(&format!("{path}/test"), &json!({}))?;
+    let begun = Instant::now();
+    let (mut report, gave_way) = own_test(tools, &view);
+    if let Some(level) = tools.options.dcgm.filter(|_| !gave_way) {
+        report.parts.push(dcgm::diagnose(tools.client, &view.uuid, level));
+        report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    }
+    let told: Result<GpuTestView, ErrorBody> = tools.client.post(&format!("{path}/tested"), &report);
+    let outcome = report.outcome();
+    if let Err(refusal) = told {
+        let message = format!("{}; the test has {outcome}: {}", refusal.message, report.told());
+        return Err(ErrorBody { message, ..refusal });
+    }
+    Ok(Done { uuid: view.uuid, index: view.index, outcome, report, gave_way })
+}
+
+/// gpool's own test, and whether it gave way to somebody.
+fn own_test(tools: &Tools<'_>, view: &GpuTestView) -> (GpuTestReport, bool) {
+    match made(tools, view) {
+        Ok(made) => made,
+        Err(error) => {
+            let why = format!("{} cannot be executed ({error}); install gpool anew", tools.program.display());
+            (GpuTestReport::not_run(why), false)
+        }
+    }
+}
+
+fn made(tools: &Tools<'_>, view: &GpuTestView) -> io::Result<(GpuTestReport, bool)> {
+    // Not a pipe: what it says fits nowhere else if it says too much.
+    let mut said = tempfile::tempfile()?;
+    let mut child = tools.started(view, &said)?;
+    let deadline = Instant::now() + Duration::from_secs(tools.options.seconds) + PATIENCE;
+    let ended = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        let in_the_way = tools.in_the_way(view);
+        if in_the_way.is_none() && Instant::now() < deadline {
+            std::thread::sleep(LOOK_PERIOD);
+            continue;
+        }
+        // One that the driver keeps in the kernel does not end by this, and is not waited for.
+        child.kill()?;
+        let _ = child.try_wait();
+        let told = match &in_the_way {
+            Some(why) => format!("it gave way: {why}"),
+            None => format!("it had not ended {} s after its time", PATIENCE.as_secs()),
+        };
+        return Ok((GpuTestReport::not_run(told), in_the_way.is_some()));
+    };
+    Ok((report(&mut said, ended)?, false))
+}
+
+impl Tools<'_> {
+    fn started(&self, view: &GpuTestView, out: &File) -> io::Result<Child> {
+        let mut command = Command::new(&self.program);
+        command.args(["--seconds", &self.options.seconds.to_string()]);
+        if let Some(bytes) = self.options.memory {
+            command.args(["--memory", &bytes.to_string()]);
+        }
+        // Nothing of the caller's environment changes what is tested. Not a client of an MPS daemon in the usual place, and
+        // nothing is left in anybody's home.
+        command.env_clear().env("LD_LIBRARY_PATH", &self.libraries).env("CUDA_VISIBLE_DEVICES", &view.uuid.0);
+        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent").env("CUDA_CACHE_DISABLE", "1");
+        command.stdin(Stdio::null()).stdout(out.try_clone()?).spawn()
+    }
+
+    /// Why the test has to end; a supervisor that is away for a moment is no reason.
+    fn in_the_way(&self, view: &GpuTestView) -> Option<String> {
+        let views: Vec<GpuTestView> = self.client.get("/v1/gpus/tests").ok()?;
+        views.into_iter().find(|its| its.uuid == view.uuid)?.in_the_way
+    }
+}
+
+/// What the program has said.
+fn report(said: &mut File, ended: ProcessStatus) -> io::Result<GpuTestReport> {
+    let mut text = String::new();
+    said.rewind()?;
+    said.take(1 << 20).read_to_string(&mut text)?;
+    let read = serde_json::from_str(&text);
+    Ok(read.unwrap_or_else(|_| GpuTestReport::not_run(format!("{PROGRAM} ended with {ended} and said nothing of use"))))
+}
+
+/// What one test found.
+fn render(done: &Done) -> String {
+    let took_ms = done.report.took_ms;
+    let took = format!("its test of {}.{} s", took_ms / MS_PER_SECOND, took_ms % MS_PER_SECOND / 100);
+    let ended = match done.outcome {
+        GpuTestOutcome::Passed => format!("has passed {took}"),
+        GpuTestOutcome::Failed => format!("has FAILED {took}"),
+        GpuTestOutcome::NotRun => "was not tested".to_owned(),
+    };
+    let row = |part: &GpuTestPart| vec![part.name.clone(), part.outcome.to_string(), part.told.clone()];
+    let table = borderless(&[text("PART"), text("OUTCOME"), text("FOUND")], done.report.parts.iter().map(row));
+    format!("{} {ended}\n{table}", called(Some(done.index), &done.uuid))
+}
+
+fn render_csv(done: &[Done]) -> String {
+    let rows = done.iter().flat_map(|done| {
+        done.report.parts.iter().map(|part| {
+            let (uuid, outcome) = (done.uuid.to_string(), part.outcome.to_string());
+            vec![done.index.to_string(), uuid, part.name.clone(), outcome, part.told.clone()]
+        })
+    });
+    csv(&["index", "uuid", "part", "outcome", "found"], rows)
+}
+
+/// The refusal of who asks of a GPU what only one that is drained and empty may be asked.
+pub fn refused(message: String, remedy: &str) -> ErrorBody {
+    ErrorBody::new(ErrorCode::LeaseConflict, message, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::GpuUuid;
+
+    fn done(outcome: GpuTestOutcome) -> Done {
+        let part = GpuTestPart { name: "memory".into(), outcome, told: "63.7MiB keep what was written".into() };
+        let report = GpuTestReport { took_ms: 1951, parts: vec![part] };
+        Done { uuid: GpuUuid("GPU-5ca1ab1e-0".into()), index: 1, outcome, report, gave_way: false }
+    }
+
+    #[test]
+    fn a_test_is_told_by_its_parts() {
+        let want = "\
+GPU 1 (GPU-5ca1ab1e) has passed its test of 1.9 s
+PART    OUTCOME  FOUND
+memory  passed   63.7MiB keep what was written
+";
+        assert_eq!(render(&done(GpuTestOutcome::Passed)), want);
+        assert!(render(&done(GpuTestOutcome::Failed)).starts_with("GPU 1 (GPU-5ca1ab1e) has FAILED its test of"));
+        let csv = render_csv(&[done(GpuTestOutcome::NotRun)]);
+        assert_eq!(csv.lines().nth(1), Some("1,GPU-5ca1ab1e-0,memory,not-run,63.7MiB keep what was written"));
+    }
+
+    #[test]
+    fn a_test_is_due_when_the_last_one_is_long_ago() {
+        let report = GpuTestReport { took_ms: 1, parts: Vec::new() };
+        let last = GpuTest { ended_unix_ms: 10_000, uid: 0, outcome: GpuTestOutcome::Passed, report };
+        assert!(is_due(None, 0, 86_400));
+        assert!(is_due(Some(&last), 20_000, 10) && !is_due(Some(&last), 19_999, 10));
+        assert!(!is_due(Some(&last), 5_000, 10), "a clock that was set back");
+    }
+
+    #[test]
+    fn the_loader_is_told_where_the_driver_lies() {
+        let libraries = ["/usr/lib/a/libcuda.so.1", "/usr/lib/a/libnvidia-ml.so.1", "/opt/libx.so"].map(str::to_owned);
+        assert_eq!(directories(&libraries), "/opt:/usr/lib/a");
+    }
+
+    #[test]
+    fn a_program_that_says_nothing_of_use_has_tested_nothing() {
+        let mut said = tempfile::tempfile().unwrap();
+        let status = Command::new("false").status().unwrap();
+        let report = report(&mut said, status).unwrap();
+        assert_eq!(report.outcome(), GpuTestOutcome::NotRun);
+        assert!(report.told().contains("exit status: 1 and said nothing"), "{}", report.told());
+    }
+}
