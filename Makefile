@@ -57,7 +57,7 @@ build: ## Build everything and lay it out in target/gpool
 	cp $(RELEASE)/gpool-bench $(RELEASE)/gpool-launch-cost $(RELEASE)/gpool-shim-stand $(STAGE)/bin/
 	cp $(RELEASE)/gpool-package-pages $(RELEASE)/gpool-package-tree $(STAGE)/bin/
 	cp $(STATIC)/gpool-runtime $(STAGE)/bin/
-	cp $(STATIC)/gpool-hook $(STATIC)/gpool-run $(STAGE)/libexec/
+	cp $(STATIC)/gpool-hook $(STATIC)/gpool-run $(RELEASE)/gpool-gpu-test $(STAGE)/libexec/
 	for generation in $(GENERATIONS); do mkdir $(STAGE)/lib/$$generation && for shim in cuda nvml; do \
 	    cp $(GENERATED)/$$generation/guest/libgpool_shim_$$shim.so $(STAGE)/lib/$$generation/libgpool-$$shim.so \
 	    || exit 1; done || exit 1; done

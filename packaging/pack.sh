@@ -24,7 +24,7 @@ prepared=$work/prepared
 (cd "$house" && "$cargo" metadata --locked --offline --no-deps --format-version 1) > "$work/metadata.json"
 # The newest glibc that the programs ask for.
 glibc=$(objdump -T "$prepared/bin/gpool" "$prepared/bin/gpool-supervisor" "$prepared/bin/gpool-device-plugin" \
-    "$prepared/bin/gpool-tenant" |
+    "$prepared/bin/gpool-gpu-test" "$prepared/bin/gpool-tenant" |
     grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -uV | tail -1)
 
 # tree FORM ARGUMENT...: lays a package out.

@@ -17,7 +17,7 @@ directory=$(realpath "$2")
 # What every crate in the programs asks for: its name, its licence and the licence's text.
 notices() {
     (cd "$house" && "$cargo" tree --locked --offline --edges normal --prefix none --format '{p}|{l}' \
-        -p gpool-cli -p gpool-supervisor -p gpool-kubernetes -p gpool-runtime-hook -p gpool-interposer-cuda -p gpool-interposer-nvml) |
+        -p gpool-cli -p gpool-supervisor -p gpool-kubernetes -p gpool-gpu-test -p gpool-runtime-hook -p gpool-interposer-cuda -p gpool-interposer-nvml) |
         sed -e 's/ (\*)$//' -e '/^gpool-/d' -e '/^$/d' | sort -u | while IFS='|' read -r crate licence; do
         name=$(echo "$crate" | sed 's/ v/-/; s/ .*//')
         printf -- '---- %s: %s\n\n' "$name" "$licence"
@@ -28,7 +28,8 @@ notices() {
     done
 }
 
-for program in bin/gpool bin/gpool-runtime bin/gpool-supervisor bin/gpool-device-plugin libexec/gpool-hook libexec/gpool-run bin/gpool-simgpu \
+for program in bin/gpool bin/gpool-runtime bin/gpool-supervisor bin/gpool-device-plugin libexec/gpool-hook libexec/gpool-run \
+    libexec/gpool-gpu-test bin/gpool-simgpu \
     bin/gpool-tenant simulated/nvidia-cuda-mps-control; do
     install -D -s -m 755 -t "$directory/bin" "$stage/$program"
 done

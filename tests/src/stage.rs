@@ -28,8 +28,14 @@ const NEEDED: [&str; 11] = [
 ];
 
 /// What a package of gpool would install, the shims left out.
-const OWN: [&str; 5] =
-    ["bin/gpool", "bin/gpool-supervisor", "bin/gpool-runtime", "libexec/gpool-hook", "libexec/gpool-run"];
+const OWN: [&str; 6] = [
+    "bin/gpool",
+    "bin/gpool-supervisor",
+    "bin/gpool-runtime",
+    "libexec/gpool-hook",
+    "libexec/gpool-run",
+    "libexec/gpool-gpu-test",
+];
 
 /// The shims of one generation.
 pub const SHIMS: [&str; 2] = ["libgpool-cuda.so", "libgpool-nvml.so"];

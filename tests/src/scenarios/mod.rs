@@ -29,6 +29,7 @@ mod frozen_holder;
 mod garbage_control;
 mod garbage_report;
 mod gpu_suite;
+mod gpu_tests;
 mod gpus_left_out;
 mod graph_memory;
 mod health;

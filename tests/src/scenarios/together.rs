@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 80] = [
+pub const TOGETHER: [&str; 81] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -44,6 +44,7 @@ pub const TOGETHER: [&str; 80] = [
     "crun",
     "nvidia-smi",
     "health",
+    "gpu-tests",
     "containerd",
     "kill-storm",
     "run-signals",
