@@ -145,7 +145,7 @@ test-long: ## Run the searches that take too long for `make test`, a virtual mac
 test-gpu: ## Run what needs a real NVIDIA GPU
 	@if [ ! -e /dev/nvidiactl ]; then echo "skipped: no GPU"; else \
 	    $(MAKE) --no-print-directory gpu-bundle || exit 1; \
-	    for part in 1 2; do target/gpu-bundle/run --part $$part --out target/gpu/$$part || failed=1; done; \
+	    for part in 1 2 3; do target/gpu-bundle/run --part $$part --out target/gpu/$$part || failed=1; done; \
 	    exit $${failed:-0}; fi
 
 gpu-bundle: ## Put what measures on a real GPU into target/gpu-bundle, to be carried to a machine that has one

@@ -24,9 +24,11 @@ from .watch import Watch
 # also where PyTorch is read for the first time; all together do not.
 PARTS = {"1": ["environment", "cost", "shares", "graphs", "power"],
          "2": ["latency", "lending", "memory", "many", "checkpoint", "told", "timeslices"],
+         # Short, and what a healthy GPU passes anyway.
+         "3": ["answers"],
          # With --hami.
          "hami": ["cost", "shares", "memory"]}
-STAGES = PARTS["1"] + PARTS["2"]
+STAGES = PARTS["1"] + PARTS["2"] + PARTS["3"]
 # What runs where nobody says what is to run.
 DEFAULT_PART = "1"
 # How long the first import of PyTorch may hold up the first stage.
@@ -57,7 +59,7 @@ def options():
     parser = argparse.ArgumentParser(prog="gpu-suite", description=__doc__)
     parser.add_argument("--stages", help="comma-separated, in the order in which they are to run")
     parser.add_argument("--part", choices=sorted(PARTS),
-                        help=f"stages that fit into one budget: 1 and 2 are all, and {DEFAULT_PART} is what runs by default")
+                        help=f"stages that fit into one budget: 1, 2 and 3 are all, and {DEFAULT_PART} is what runs by default")
     parser.add_argument("--budget", type=float, default=540,
                         help="seconds; no stage begins for most of which there is no time, and none goes on after it")
     parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")

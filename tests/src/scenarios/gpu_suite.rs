@@ -19,7 +19,7 @@ const RESULTS: &str = "/run/gpool-gpu-suite";
 /// PyTorch 90, and the last stage 15 to end cleanly.
 const MOST_PLANNED_S: u32 = 405;
 /// What is run one after the other, each part on a machine of its own, if need be.
-const PARTS: [&str; 2] = ["1", "2"];
+const PARTS: [&str; 3] = ["1", "2", "3"];
 /// What is free below a cap once all pieces were refused: what the configuration assumes a context to cost above the 256 MiB
 /// that it does here, until that is known, the least piece, and what an allocator takes at once.
 const MOST_FREE_BYTES: i64 = 320 << 20;
@@ -30,7 +30,9 @@ const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
-    dry(inside, "environment,memory,graphs,checkpoint,power,told", |figures| {
+    dry(inside, "environment,memory,graphs,checkpoint,power,told,answers", |figures| {
+        same(figures, "answers.passed", &3.into())?;
+        same(figures, "answers.failed", &0.into())?;
         same(figures, "told.health", &"ok".into())?;
         same(figures, "told.driver_names_idle", &0.into())?;
         for (name, least, most) in [

@@ -3,6 +3,7 @@
 mod confined;
 mod device_plugin;
 mod first_hour;
+mod gpu_tests;
 mod life;
 mod meanwhile;
 mod mps;

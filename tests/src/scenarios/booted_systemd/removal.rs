@@ -45,6 +45,7 @@ pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     booted.sh("test ! -e /usr/share/gpool/oci-hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
     booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
     super::device_plugin::is_gone(booted)?;
+    super::gpu_tests::is_gone(booted)?;
     tenants.still_run()?;
     tenants.stop("small")?;
     let said = booted.sh("apt-get -qq purge -y gpool 2>&1")?;
