@@ -31,11 +31,12 @@ fn answer(thread: u32, rounds: u32) -> u64 {
     for _ in 0..rounds {
         x = x.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let g = f32::from_bits(x >> 9 | 0x3F80_0000);
-        f = f.mul_add(half, g);
-        f = g.mul_add(half, f);
-        f = f.mul_add(half, g);
+        for [factor, addend] in [[None, Some(g)], [Some(g), None], [None, Some(g)]] {
+            f = factor.unwrap_or(f).mul_add(half, addend.unwrap_or(f));
+            sum = sum.wrapping_mul(MULTIPLIER).wrapping_add(f.to_bits().into());
+        }
         d = d.mul_add(half_double, f64::from(g));
-        sum = sum.wrapping_mul(MULTIPLIER).wrapping_add(f.to_bits().into()) ^ d.to_bits();
+        sum ^= d.to_bits();
     }
     sum
 }
@@ -61,7 +62,7 @@ mod tests {
     fn the_answers_are_always_the_same() {
         assert_eq!(
             (answer(0, 1), answer(1, 16), answer(127, 8192)),
-            (4611750346297494767, 3834362458225962830, 6500550050682641281)
+            (13335553407175057736, 9819571808765049186, 6806228255095049934)
         );
     }
 

@@ -10,9 +10,10 @@ use std::ffi::{CStr, CString, c_int, c_void};
 use std::fmt;
 use std::ptr::null_mut;
 
-/// Errors that a kernel which is right gets of a GPU that is not: memory that cannot be corrected, links, a stack, instructions and
-/// addresses that were not in the program. Source: cuda.h, CUresult.
-const THE_GPUS: [CUresult; 13] = [214, 220, 226, 227, 700, 702, 714, 715, 716, 717, 718, 719, 721];
+/// Errors that a kernel which is right gets of a GPU that is not: memory that cannot be corrected (214, 226), links (220), addresses (700,
+/// 716, 717), a stack (714), instructions (715, 718) that were not in the program, and what has no name (719). Source: cuda.h, CUresult. A
+/// launch that takes too long (702) is none: only where a display has the GPU is there a limit.
+const THE_GPUS: [CUresult; 10] = [214, 220, 226, 700, 714, 715, 716, 717, 718, 719];
 /// CUDA_ERROR_OUT_OF_MEMORY.
 const OUT_OF_MEMORY: CUresult = 2;
 

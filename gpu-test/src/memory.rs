@@ -1,5 +1,6 @@
 //! Memory that must keep what was written: each word of what is free, with two patterns of which one has every bit that the
-//! other lacks. Pieces that were tried are kept until the end, so that no memory is tried twice.
+//! other lacks. Pieces that were tried are kept until the end, so that no memory is tried twice, and then read once more: what was
+//! written to another piece must not be there.
 
 use crate::Verdict;
 use crate::driver::{DriverError, Gpu, Kernel, Parameter, Piece};
@@ -11,11 +12,14 @@ const THREADS: u32 = 256;
 const BLOCKS_EACH: u32 = 8;
 /// About how large a piece is: more than any GPU keeps in its cache.
 const PIECE_BYTES: u64 = 256 << 20;
+/// In smaller ones what is free is not gone through: that would try the cache.
+const LEAST_PIECE_BYTES: u64 = 64 << 20;
 /// Left alone where nothing is said: what is made next to a context of a program that starts meanwhile.
 const LEFT_BYTES: u64 = 512 << 20;
 const WORD_BYTES: u64 = size_of::<u64>() as u64;
-/// What words are written with first; then with all of its bits turned.
+/// What words of the first piece are written with first; then with all of its bits turned. Those of others have others.
 const KEY: u64 = 0x5AA5_C33C_0FF0_9669;
+const NEXT_KEY: u64 = 0x9E37_79B9_7F4A_7C15;
 /// Words of what a thread has found.
 const FOUND: usize = 3;
 
@@ -30,15 +34,15 @@ struct Tally {
 }
 
 impl Tally {
-    /// Takes what the threads have found in a piece that begins here.
-    fn add(&mut self, found: &[u64]) {
+    /// Takes what the threads have found in a piece that begins so far from the beginning of all.
+    fn add(&mut self, begin_bytes: u64, found: &[u64]) {
         for its in found.chunks(FOUND) {
             if let [wrong, place, bits] = *its
                 && wrong > 0
             {
                 self.wrong += wrong;
                 self.bits |= bits;
-                self.last = self.tried_bytes + place * WORD_BYTES;
+                self.last = begin_bytes + place * WORD_BYTES;
             }
         }
     }
@@ -77,56 +81,86 @@ impl Shape {
     }
 }
 
+/// A piece that was tried.
+struct Tried<'a> {
+    piece: Piece<'a>,
+    shape: Shape,
+    key: u64,
+    /// How far it is from the beginning of all.
+    begin_bytes: u64,
+}
+
 /// Tries memory until then, one piece at least.
 ///
 /// # Errors
 /// The driver's.
 pub fn test(gpu: &Gpu<'_>, most: Option<u64>, until: Instant) -> Result<Verdict, DriverError> {
     let module = gpu.load(TEXT)?;
-    let kernels = [gpu.kernel(&module, c"exact_fill")?, gpu.kernel(&module, c"exact_check")?];
+    let [fill, check] = [gpu.kernel(&module, c"exact_fill")?, gpu.kernel(&module, c"exact_check")?];
     let found_bytes = (gpu.multiprocessors * BLOCKS_EACH * THREADS) as usize * FOUND * size_of::<u64>();
     let found = gpu.allocate(found_bytes)?;
     let free = gpu.free_bytes()?;
     let wanted = most.map_or(free.saturating_sub(LEFT_BYTES), |most| most.min(free));
-    let mut tally = Tally::default();
-    let mut pieces = Vec::new();
-    let mut size = PIECE_BYTES;
+    let (mut tally, mut size) = (Tally::default(), PIECE_BYTES);
+    let mut tried: Vec<Tried<'_>> = Vec::new();
     while let Some(shape) = Shape::within(size.min(wanted - tally.tried_bytes), gpu.multiprocessors) {
-        match gpu.allocate(shape.bytes() as usize) {
-            Ok(piece) => pieces.push(piece),
-            Err(error) if error.is_out_of_memory() => {
+        let piece = match gpu.allocate(shape.bytes() as usize) {
+            Ok(piece) => piece,
+            Err(error) if error.is_out_of_memory() && size > LEAST_PIECE_BYTES => {
                 size /= 2;
                 continue;
             }
+            Err(error) if error.is_out_of_memory() => break,
             Err(error) => return Err(error),
-        }
-        if let Some(piece) = pieces.last() {
-            try_piece(gpu, &kernels, piece, shape, &found, &mut tally)?;
+        };
+        let key = key_of(tried.len() as u64);
+        let its = Tried { piece, shape, key, begin_bytes: tally.tried_bytes };
+        for key in [key, !key] {
+            let parameters = [Parameter::Long(its.piece.address), Parameter::Long(key), Parameter::Word(shape.rounds)];
+            gpu.run(&fill, [shape.blocks, THREADS], &parameters)?;
+            read_back(gpu, &check, &its, key, &found, &mut tally)?;
         }
         tally.tried_bytes += shape.bytes();
+        tried.push(its);
         if Instant::now() >= until {
+            break;
+        }
+    }
+    // Of one that is wrong enough is known.
+    for its in tried.iter().filter(|_| tally.wrong == 0) {
+        let mut last = Tally::default();
+        read_back(gpu, &check, its, !its.key, &found, &mut last)?;
+        if last.wrong > 0 {
+            tally = Tally { tried_bytes: tally.tried_bytes, ..last };
             break;
         }
     }
     Ok(tally.verdict(wanted))
 }
 
-fn try_piece(
+/// What words of a piece are written with first, by how many were before it.
+fn key_of(before: u64) -> u64 {
+    KEY ^ before.wrapping_mul(NEXT_KEY)
+}
+
+fn read_back(
     gpu: &Gpu<'_>,
-    [fill, check]: &[Kernel; 2],
-    piece: &Piece<'_>,
-    shape: Shape,
+    check: &Kernel,
+    its: &Tried<'_>,
+    key: u64,
     found: &Piece<'_>,
     tally: &mut Tally,
 ) -> Result<(), DriverError> {
-    for key in [KEY, !KEY] {
-        let mut parameters = vec![Parameter::Long(piece.address), Parameter::Long(key), Parameter::Word(shape.rounds)];
-        gpu.run(fill, [shape.blocks, THREADS], &parameters)?;
-        parameters.push(Parameter::Long(found.address));
-        gpu.run(check, [shape.blocks, THREADS], &parameters)?;
-        let threads = (shape.blocks * THREADS) as usize;
-        tally.add(&found.read()?[..threads * FOUND]);
-    }
+    let Tried { piece, shape, .. } = its;
+    let parameters = [
+        Parameter::Long(piece.address),
+        Parameter::Long(key),
+        Parameter::Word(shape.rounds),
+        Parameter::Long(found.address),
+    ];
+    gpu.run(check, [shape.blocks, THREADS], &parameters)?;
+    let threads = (shape.blocks * THREADS) as usize;
+    tally.add(its.begin_bytes, &found.read()?[..threads * FOUND]);
     Ok(())
 }
 
@@ -179,7 +213,7 @@ mod tests {
             };
             fill.run(&launch(&[]), hardware, &mut page).unwrap();
             check.run(&launch(&[FOUND_AT]), hardware, &mut page).unwrap();
-            tally.add(&page.found);
+            tally.add(0, &page.found);
         }
         tally.tried_bytes += shape.bytes();
         tally
@@ -201,13 +235,20 @@ mod tests {
     #[test]
     fn what_was_wrong_is_told_with_its_bits_and_its_place() {
         let mut tally = Tally { tried_bytes: 1 << 30, ..Tally::default() };
-        tally.add(&[0, 7, 7, 2, 131_072, 1 << 4]);
+        tally.add(1 << 30, &[0, 7, 7, 2, 131_072, 1 << 4]);
         let Verdict::Wrong(told) = tally.verdict(1 << 31) else { panic!("nothing was wrong") };
         assert_eq!(
             told,
             "2 word(s) of 1GiB were not what was written, in bits 0x0000000000000010, the last at byte 0x40100000 of them"
         );
         assert!(matches!(Tally::default().verdict(4096), Verdict::Untried(_)));
+    }
+
+    #[test]
+    fn every_piece_is_written_with_something_else() {
+        let keys: std::collections::BTreeSet<u64> =
+            (0..4096).flat_map(|before| [key_of(before), !key_of(before)]).collect();
+        assert_eq!(keys.len(), 2 * 4096);
     }
 
     #[test]
