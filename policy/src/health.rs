@@ -26,7 +26,7 @@ pub enum Kind {
     EccUncorrected,
     /// Its clocks are held down by heat or by its power supply.
     Thermal,
-    /// It did something wrong when it was tested last.
+    /// It did something wrong when it was tested last. The last one here: no reading of its figures says so.
     TestFailed,
 }
 
@@ -263,7 +263,6 @@ impl Health {
             (Kind::RemapFailure, reading.rows.map(|rows| there(rows.has_failed, rows.all()))),
             (Kind::RemapPending, reading.rows.map(|rows| there(rows.is_pending, rows.all()))),
             (Kind::EccUncorrected, reading.uncorrected_errors.map(|errors| there(errors > 0, errors))),
-            (Kind::TestFailed, reading.failed_tests.map(|failures| there(failures > 0, failures))),
             (Kind::Thermal, settled.map(|(is_held, _)| there(is_held, 0))),
         ];
         self.spells[Kind::Thermal.place()].is_known |= is_held.is_some();
@@ -273,6 +272,13 @@ impl Health {
             self.spells.iter_mut().for_each(|spell| spell.accepts_first = false);
         }
         news
+    }
+
+    /// Takes how many tests have failed since one has passed, if any was made, and says what is to be told. Nobody but the tests says so,
+    /// so it does not come with readings.
+    pub fn look_at_tests(&mut self, now_ns: u64, failures: Option<u64>) -> Option<News> {
+        let failures = failures?;
+        self.spells[Kind::TestFailed.place()].step(Kind::TestFailed, now_ns, (failures > 0).then_some(failures))
     }
 
     /// What there is of each kind whose figure was told at least once.
@@ -296,9 +302,11 @@ impl Health {
     /// Accepts what is found now, until it is over or becomes more: somebody has opened the GPU knowing of it. Where nothing has
     /// been read yet, what the first reading finds. Gives what it knows.
     pub fn accept(&mut self) -> Vec<Kind> {
-        let is_unread = self.spells.iter().all(|spell| !spell.is_known);
-        for spell in &mut self.spells {
-            spell.accepts_first = is_unread;
+        let tests = Kind::TestFailed.place();
+        let is_unread = self.spells[..tests].iter().all(|spell| !spell.is_known);
+        for (place, spell) in self.spells.iter_mut().enumerate() {
+            // The first test that fails is news, whenever it is made.
+            spell.accepts_first = is_unread && place != tests;
             if spell.since_ns.is_some() {
                 spell.accepted = Some(spell.amount);
             }
@@ -311,10 +319,10 @@ impl Health {
         Kind::ALL.into_iter().filter_map(|kind| Some((kind, self.spells[kind.place()].accepted?)))
     }
 
-    /// Nobody reads it any more: nothing is known, but what was counted and accepted.
+    /// Nobody reads it any more: nothing is known, but what was counted and accepted, and what tests have found.
     pub fn forget(&mut self) {
         self.held = None;
-        for spell in &mut self.spells {
+        for spell in &mut self.spells[..Kind::TestFailed.place()] {
             *spell = Spell {
                 count: spell.count,
                 told: spell.told,

@@ -51,6 +51,30 @@ fn a_healthy_gpu_and_one_that_tells_nothing_have_no_finding() {
 }
 
 #[test]
+fn a_test_that_failed_is_found_until_one_passes_whatever_is_read() {
+    let mut health = Health::default();
+    let failed = Kind::TestFailed;
+    assert_eq!(health.look_at_tests(0, None), None, "none was made");
+    assert!(health.accept().is_empty(), "somebody opens it before anything is known");
+    assert_eq!(health.look_at_tests(S, Some(0)), None);
+    assert_eq!(
+        health.look_at_tests(2 * S, Some(1)),
+        Some(News::Found(failed, 1)),
+        "news, although it was opened before"
+    );
+    assert_eq!((found(&health), open(&health)), (vec![failed], vec![failed]));
+    assert!(told(&mut health, 3..100, |_| rows(0, 0, false, false)).is_empty() && open(&health) == [failed]);
+    assert_eq!(health.accept(), [failed]);
+    assert_eq!((health.look_at_tests(100 * S, Some(1)), open(&health)), (None, vec![]));
+    health.forget();
+    assert_eq!(found(&health), [failed], "no reading says so");
+    assert_eq!(health.look_at_tests(101 * S, Some(2)), Some(News::Found(failed, 1)));
+    assert_eq!(open(&health), [failed], "it has failed again");
+    assert_eq!(health.look_at_tests(102 * S, Some(0)), Some(News::Over(failed)));
+    assert!(found(&health).is_empty() && open(&health).is_empty());
+}
+
+#[test]
 fn a_pending_and_a_failed_remapping_are_told_once_each_and_when_they_are_over() {
     let mut health = Health::default();
     let by = |second: u64| rows(0, 1, (100..300).contains(&second), second >= 200);

@@ -78,6 +78,24 @@ impl GpuTestReport {
         parts.map(|part| format!("{}: {}", part.name, part.told)).collect::<Vec<_>>().join("; ")
     }
 
+    /// The same within the bounds of [`GpuTestReport::check`]: texts are cut short, and of too many parts those that failed stay.
+    #[must_use]
+    pub fn bounded(mut self) -> Self {
+        let cut = |text: &mut String| {
+            let end = (0..=Self::TEXT_BYTES.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
+            text.truncate(end.unwrap_or(0));
+        };
+        for part in &mut self.parts {
+            cut(&mut part.name);
+            cut(&mut part.told);
+        }
+        if self.parts.len() > Self::PARTS {
+            self.parts.sort_by_key(|part| part.outcome != GpuTestOutcome::Failed);
+            self.parts.truncate(Self::PARTS);
+        }
+        self
+    }
+
     /// # Errors
     /// More or longer parts than there may be, or none.
     pub fn check(&self) -> Result<(), ErrorBody> {
@@ -119,8 +137,11 @@ pub struct GpuTestView {
     /// The last one that passed or failed; none if there was none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<GpuTest>,
-    /// How many have failed since one has passed.
+    /// How many have failed since all that failed has passed.
     pub failures: u64,
+    /// Parts that have failed and not passed since, by name.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<String>,
     /// One is under way.
     pub under_way: bool,
     /// Why none may be begun, and one that is under way has to end: as the end of a sentence. None if nothing is in the way.
@@ -156,7 +177,13 @@ mod tests {
         assert!(report(&[Passed]).check().is_ok());
         assert!(report(&[]).check().is_err() && report(&[Passed; 17]).check().is_err());
         let mut long = report(&[Passed]);
-        long.parts[0].told = "x".repeat(1001);
+        long.parts[0].told = "é".repeat(501);
         assert!(long.check().unwrap_err().message.contains("longer than 1000 bytes"));
+        let bounded = long.bounded();
+        assert!(bounded.check().is_ok() && bounded.parts[0].told == "é".repeat(500));
+        let mut many = vec![Passed; 20];
+        many.push(Failed);
+        let bounded = report(&many).bounded();
+        assert!(bounded.check().is_ok() && bounded.outcome() == Failed, "{bounded:?}");
     }
 }

@@ -7,6 +7,7 @@
 
 use crate::cgroup;
 use crate::device::Occupancy;
+use crate::gpu_tests;
 use crate::lease::Leases;
 use crate::procfs::{self, ProcessName, is_same};
 use gpool_policy::TenantId;
@@ -27,6 +28,7 @@ struct Promise {
 /// Notes what NVML says of GPU `gpu`, whose processes have these start times now, as far as they live.
 pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMap<HostPid, Option<u64>>) {
     let promises = promises(leases, gpu);
+    gpu_tests::see(leases, gpu);
     // What one held that has ended is not of the container in which its pid has begun anew.
     let cgroup_of = |pid: HostPid| cgroup::path_of(pid).filter(|_| !occupancy.inherited.contains(&pid));
     let owner = |pid: &HostPid| owner(&promises, *pid, listed.get(pid).copied().flatten(), cgroup_of);

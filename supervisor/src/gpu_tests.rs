@@ -15,11 +15,12 @@ use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuTest, GpuTestOutcome, GpuTestReport, GpuTestView, GpuUuid, HostPid,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// In `[paths] state_dir`.
 const NAME: &str = "gpu-tests.json";
@@ -28,9 +29,39 @@ const NAME: &str = "gpu-tests.json";
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     last: GpuTest,
-    /// How many have failed since one has passed.
+    /// How many have failed since all that failed has passed.
     failures: u64,
+    /// Parts that have failed and not passed since: a short test that passes takes back nothing that a longer one has found.
+    failed: BTreeSet<String>,
 }
+
+impl Known {
+    /// After one more test, of which something was tried.
+    fn after(before: Option<&Self>, test: GpuTest) -> Self {
+        let (mut failures, mut failed) =
+            before.map_or((0, BTreeSet::new()), |before| (before.failures, before.failed.clone()));
+        for part in &test.report.parts {
+            match part.outcome {
+                GpuTestOutcome::Passed => drop(failed.remove(&part.name)),
+                GpuTestOutcome::Failed => drop(failed.insert(part.name.clone())),
+                GpuTestOutcome::NotRun => {}
+            }
+        }
+        failures += u64::from(test.outcome == GpuTestOutcome::Failed);
+        Self { last: test, failures: if failed.is_empty() { 0 } else { failures }, failed }
+    }
+}
+
+/// Whoever has begun a test, which a child of its own makes.
+#[derive(Debug)]
+struct Tester {
+    process: WatchedProcess,
+    /// Since when it ought to end.
+    late: Option<Instant>,
+}
+
+/// One that has not ended so long after somebody came counts as anybody who uses a GPU.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// What is known of all boards, and who tests one now.
 #[derive(Debug)]
@@ -45,8 +76,7 @@ pub struct GpuTests {
 #[derive(Debug, Default)]
 struct State {
     known: BTreeMap<GpuUuid, Known>,
-    /// Whoever has begun a test; its own child makes it.
-    testers: BTreeMap<GpuUuid, WatchedProcess>,
+    testers: BTreeMap<GpuUuid, Tester>,
     counts: BTreeMap<GpuUuid, [u64; OUTCOMES.len()]>,
 }
 
@@ -87,15 +117,41 @@ impl GpuTests {
     /// Who tests a board now: a test whose process has ended is over.
     fn tester(&self, uuid: &GpuUuid) -> Option<ProcessName> {
         let mut state = self.lock();
-        if state.testers.get(uuid).is_some_and(WatchedProcess::has_ended) {
+        state.testers.retain(|_, tester| !tester.process.has_ended());
+        state.testers.get(uuid).map(|tester| tester.process.name)
+    }
+
+    /// A board is tested from now on, unless somebody tests it: who that is.
+    fn take(&self, uuid: &GpuUuid, process: WatchedProcess) -> Option<ProcessName> {
+        let mut state = self.lock();
+        state.testers.retain(|_, tester| !tester.process.has_ended());
+        if let Some(other) = state.testers.get(uuid) {
+            return Some(other.process.name);
+        }
+        state.testers.insert(uuid.clone(), Tester { process, late: None });
+        None
+    }
+
+    /// Notes whether a lease is on a board, as is seen each second. A test that goes on all the same is no longer one: what it holds is
+    /// missing then.
+    fn see(&self, uuid: &GpuUuid, is_leased: bool) {
+        let mut state = self.lock();
+        let Some(tester) = state.testers.get_mut(uuid) else { return };
+        let since = is_leased.then(|| *tester.late.get_or_insert_with(Instant::now));
+        tester.late = since;
+        if since.is_some_and(|since| since.elapsed() >= GRACE) {
+            log!("process {} goes on with a test of {uuid} although a lease is on it", tester.process.name.pid);
             state.testers.remove(uuid);
         }
-        state.testers.get(uuid).map(|tester| tester.name)
     }
 
     /// Whether a process is one that tests a GPU: what it holds goes before anybody could want it.
     pub fn has(&self, pid: HostPid) -> bool {
-        let testers: Vec<HostPid> = self.lock().testers.values().map(|tester| tester.name.pid).collect();
+        let testers: Vec<HostPid> = {
+            let state = self.lock();
+            let living = state.testers.values().filter(|tester| !tester.process.has_ended());
+            living.map(|tester| tester.process.name.pid).collect()
+        };
         !testers.is_empty()
             && (testers.contains(&pid) || procfs::parent_of(pid).is_some_and(|pid| testers.contains(&pid)))
     }
@@ -128,13 +184,11 @@ impl GpuTests {
             let counts = state.counts.entry(uuid.clone()).or_default();
             let place = OUTCOMES.iter().position(|outcome| *outcome == test.outcome);
             place.into_iter().for_each(|place| counts[place] += 1);
-            let before = state.known.get(uuid).map_or(0, |known| known.failures);
-            let failures = match test.outcome {
-                GpuTestOutcome::Passed => 0,
-                GpuTestOutcome::Failed => before + 1,
-                GpuTestOutcome::NotRun => return Ok(()),
-            };
-            state.known.insert(uuid.clone(), Known { last: test, failures });
+            if test.outcome == GpuTestOutcome::NotRun {
+                return Ok(());
+            }
+            let known = Known::after(state.known.get(uuid), test);
+            state.known.insert(uuid.clone(), known);
             state.known.clone()
         };
         drains::write(&self.file, &known)
@@ -162,10 +216,27 @@ fn view(leases: &Leases, place: usize, gpu: &Gpu) -> GpuTestView {
         uuid: gpu.uuid.clone(),
         index: gpu.index,
         failures: known.as_ref().map_or(0, |known| known.failures),
+        failed: known.iter().flat_map(|known| known.failed.iter().cloned()).collect(),
         last: known.map(|known| known.last),
         under_way: leases.gpu_tests.tester(&gpu.uuid).is_some(),
         in_the_way: in_the_way(leases, place, gpu),
     }
+}
+
+/// Looks whether a test of the GPU at this place goes on beside a lease.
+pub fn see(leases: &Leases, place: usize) {
+    let gpu = leases.gpus()[place].clone();
+    if leases.gpu_tests.tester(&gpu.uuid).is_some() {
+        leases.gpu_tests.see(&gpu.uuid, leases_on(leases, place, &gpu) > 0);
+    }
+}
+
+/// How many leases are on a board that have a share of it.
+fn leases_on(leases: &Leases, place: usize, gpu: &Gpu) -> usize {
+    let book = leases.book();
+    let running = book.leases.values().filter(|lease| lease.gpus().any(|its| its == place));
+    let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpu.uuid) && !record.has_no_share());
+    running.filter(|lease| !lease.record.has_no_share()).count() + stranded.count()
 }
 
 /// Why no test of a board may go on, as the end of a sentence.
@@ -176,13 +247,7 @@ fn in_the_way(leases: &Leases, place: usize, gpu: &Gpu) -> Option<String> {
     if leases.silence.is_silent(place) {
         return Some("NVML does not answer for it".to_owned());
     }
-    let on_it = {
-        let book = leases.book();
-        let running = book.leases.values().filter(|lease| lease.gpus().any(|its| its == place));
-        let stranded = book.stranded.iter().filter(|record| record.gpus().contains(&gpu.uuid));
-        running.filter(|lease| !lease.record.has_no_share()).count() + stranded.count()
-    };
-    match on_it {
+    match leases_on(leases, place, gpu) {
         0 => {}
         1 => return Some("1 lease is on it".to_owned()),
         count => return Some(format!("{count} leases are on it")),
@@ -217,13 +282,12 @@ pub fn begin(leases: &Leases, text: &str, tester: WatchedProcess) -> Result<GpuT
             "gpool gpu drain --wait lets the leases on it end first; gpool gpu test --due leaves out who is in use";
         Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy))
     };
-    if let Some(other) = leases.gpu_tests.tester(&gpu.uuid) {
-        return refused(format!("process {} tests it", other.pid));
-    }
     if let Some(why) = in_the_way(leases, place, &gpu) {
         return refused(why);
     }
-    leases.gpu_tests.lock().testers.insert(gpu.uuid.clone(), tester);
+    if let Some(other) = leases.gpu_tests.take(&gpu.uuid, tester) {
+        return refused(format!("process {} tests it", other.pid));
+    }
     Ok(view(leases, place, &gpu))
 }
 
@@ -245,22 +309,25 @@ pub fn finish(
         return Err(ErrorBody::new(ErrorCode::LeaseConflict, message, "gpool gpu test begins and ends one"));
     }
     leases.gpu_tests.lock().testers.remove(&gpu.uuid);
-    let (outcome, took_ms) = (report.outcome(), report.took_ms);
+    let (outcome, took_ms, found) = (report.outcome(), report.took_ms, report.told());
+    let noted = leases.gpu_tests.note(&gpu.uuid, GpuTest { ended_unix_ms: clock::unix_ms(), uid, outcome, report });
+    let view = view(leases, place, &gpu);
     let took = format!("its test of {}.{} s", took_ms / 1000, took_ms % 1000 / 100);
     let ended = match outcome {
         GpuTestOutcome::Passed => format!("has passed {took}"),
         GpuTestOutcome::Failed => format!("has failed {took}"),
         GpuTestOutcome::NotRun => "was not tested".to_owned(),
     };
-    let message = format!("GPU {} ({}) {ended}: {}", gpu.index, gpu.uuid, report.told());
+    let open = match (outcome, view.failed.as_slice()) {
+        (GpuTestOutcome::Failed, _) | (_, []) => String::new(),
+        (_, failed) => format!("; {} failed before and has not passed since", failed.join(", ")),
+    };
+    let message = format!("GPU {} ({}) {ended}: {found}{open}", gpu.index, gpu.uuid);
     let kind = if outcome == GpuTestOutcome::Failed { EventKind::GpuTestFailed } else { EventKind::GpuTested };
     leases.events.note(kind, About { uid: Some(uid), ..About::default() }, message);
-    let noted = leases.gpu_tests.note(&gpu.uuid, GpuTest { ended_unix_ms: clock::unix_ms(), uid, outcome, report });
-    if outcome != GpuTestOutcome::NotRun {
-        health::look_after_test(leases, &gpu);
-    }
+    health::look_at_tests(leases, &gpu);
     noted.map_err(|cause| failed("the test is told and counted, and cannot be written down", cause))?;
-    Ok(view(leases, place, &gpu))
+    Ok(view)
 }
 
 #[cfg(test)]
@@ -299,14 +366,56 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (tests, uuid) = (GpuTests::open(directory.path()), Gpu::sample(0).uuid);
         let own = HostPid(std::process::id());
-        tests.lock().testers.insert(uuid.clone(), WatchedProcess::open(own).unwrap());
+        assert_eq!(tests.take(&uuid, WatchedProcess::open(own).unwrap()), None);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         assert!(tests.has(own) && tests.has(HostPid(child.id())) && !tests.has(HostPid(1)));
-        tests.lock().testers.insert(uuid.clone(), WatchedProcess::open(HostPid(child.id())).unwrap());
+        let second = || WatchedProcess::open(HostPid(child.id())).unwrap();
+        assert_eq!(tests.take(&uuid, second()).map(|first| first.pid), Some(own), "one at a time");
+        tests.lock().testers.clear();
+        assert_eq!(tests.take(&uuid, second()), None);
         assert_eq!(tests.tester(&uuid).map(|tester| tester.pid), Some(HostPid(child.id())));
         child.kill().unwrap();
         child.wait().unwrap();
+        assert!(!tests.has(HostPid(child.id())), "its pid may be another's");
         assert_eq!(tests.tester(&uuid), None);
         assert!(!tests.has(own));
+    }
+
+    #[test]
+    fn a_test_that_goes_on_beside_a_lease_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let (tests, uuid) = (GpuTests::open(directory.path()), Gpu::sample(0).uuid);
+        let own = HostPid(std::process::id());
+        tests.take(&uuid, WatchedProcess::open(own).unwrap());
+        let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
+        tests.see(&uuid, true);
+        tests.see(&uuid, false);
+        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(4);
+        tests.see(&uuid, true);
+        assert!(tests.has(own), "it may be ending");
+        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(5);
+        tests.see(&uuid, true);
+        assert!(!tests.has(own) && tests.tester(&uuid).is_none());
+    }
+
+    #[test]
+    fn what_has_failed_is_over_when_that_has_passed() {
+        let parts = |outcomes: &[(&str, GpuTestOutcome)]| {
+            let part = |(name, outcome): &(&str, GpuTestOutcome)| GpuTestPart {
+                name: (*name).into(),
+                outcome: *outcome,
+                told: "so it was".into(),
+            };
+            let report = GpuTestReport { took_ms: 1, parts: outcomes.iter().map(part).collect() };
+            GpuTest { ended_unix_ms: 7, uid: 0, outcome: report.outcome(), report }
+        };
+        use GpuTestOutcome::{Failed, NotRun, Passed};
+        let known = Known::after(None, parts(&[("memory", Passed), ("dcgm", Failed)]));
+        let known = Known::after(Some(&known), parts(&[("memory", Passed), ("products", Failed)]));
+        assert_eq!((known.failures, known.failed.len()), (2, 2));
+        let known = Known::after(Some(&known), parts(&[("memory", Passed), ("products", Passed), ("dcgm", NotRun)]));
+        assert_eq!((known.failures, known.failed.into_iter().collect::<Vec<_>>()), (2, vec!["dcgm".to_owned()]));
+        let known = Known { failed: ["dcgm".to_owned()].into(), failures: 2, last: known.last };
+        assert_eq!(Known::after(Some(&known), parts(&[("dcgm", Passed)])).failures, 0);
     }
 }

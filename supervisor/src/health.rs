@@ -127,16 +127,30 @@ impl Healths {
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
-            let Reading { rows, uncorrected_errors, clock_reasons, failed_tests, temperature_celsius } = *reading;
+            let Reading { rows, uncorrected_errors, clock_reasons, temperature_celsius, .. } = *reading;
             board.reading = Reading {
                 rows: rows.or(board.reading.rows),
                 uncorrected_errors: uncorrected_errors.or(board.reading.uncorrected_errors),
                 clock_reasons: clock_reasons.or(board.reading.clock_reasons),
-                failed_tests: failed_tests.or(board.reading.failed_tests),
+                failed_tests: board.reading.failed_tests,
                 temperature_celsius,
             };
             let news = board.health.look(now_ns, reading, thermal_ns);
             (news, board.health.open().collect())
+        };
+        self.write_changes(&before);
+        found
+    }
+
+    /// Takes how many tests of a board have failed since one has passed; the same of that.
+    fn look_at_tests(&self, uuid: &GpuUuid, now_ns: u64, failures: Option<u64>) -> (Vec<News>, Vec<Kind>) {
+        let before = self.accepted();
+        let found = {
+            let mut boards = self.lock();
+            let board = boards.entry(uuid.clone()).or_default();
+            board.reading.failed_tests = failures;
+            let news = board.health.look_at_tests(now_ns, failures);
+            (news.into_iter().collect(), board.health.open().filter(|kind| *kind == Kind::TestFailed).collect())
         };
         self.write_changes(&before);
         found
@@ -154,7 +168,7 @@ impl Healths {
     fn forget(&self, uuid: &GpuUuid) {
         if let Some(board) = self.lock().get_mut(uuid) {
             board.health.forget();
-            board.reading = Reading::default();
+            board.reading = Reading { failed_tests: board.reading.failed_tests, ..Reading::default() };
         }
     }
 
@@ -225,23 +239,19 @@ fn watch_one(leases: &Leases, board: &Gpu) {
             last = Some(Instant::now());
             let reading = read_board(leases, board, &mut untold);
             drop(watching);
-            take(leases, board, &tested(leases, board, reading));
+            take(leases, board, &reading);
         }
+        look_at_tests(leases, board);
         std::thread::sleep(LOOK_PERIOD);
     }
 }
 
-/// With what was found by its tests.
-fn tested(leases: &Leases, board: &Gpu, reading: Reading) -> Reading {
-    Reading { failed_tests: leases.gpu_tests.failures(&board.uuid), ..reading }
-}
-
-/// A test of a board has ended: what follows of it does so at once, also where its own figures are not read.
-pub fn look_after_test(leases: &Leases, board: &Gpu) {
-    let is_read = leases.configuration().health.poll_seconds > 0;
-    let watching = leases.watchers.begin().filter(|_| is_read);
-    let reading = watching.map_or_else(Reading::default, |_watching| read_board(leases, board, &mut Vec::new()));
-    take(leases, board, &tested(leases, board, reading));
+/// Tells what tests of a board have found, and drains it where the configuration says so: nobody is asked for it but who keeps that.
+pub fn look_at_tests(leases: &Leases, board: &Gpu) {
+    let Some(failures) = leases.gpu_tests.failures(&board.uuid) else { return };
+    let _turn = leases.healths.decide();
+    let found = leases.healths.look_at_tests(&board.uuid, clock::now_ns(), Some(failures));
+    tell(leases, board, &Reading { failed_tests: Some(failures), ..Reading::default() }, found);
 }
 
 /// What the board says now: nothing if it does not answer, which is told by who asks it each second. A line of the log when
@@ -263,7 +273,13 @@ fn take(leases: &Leases, board: &Gpu, reading: &Reading) {
     let settings = leases.configuration();
     let thermal_ns = u64::from(settings.health.thermal_seconds) * NS_PER_SECOND;
     let _turn = leases.healths.decide();
-    let (news, open) = leases.healths.look(&board.uuid, clock::now_ns(), reading, thermal_ns);
+    let found = leases.healths.look(&board.uuid, clock::now_ns(), reading, thermal_ns);
+    tell(leases, board, reading, found);
+}
+
+/// Tells news, and drains the board for what is found and not accepted.
+fn tell(leases: &Leases, board: &Gpu, reading: &Reading, (news, open): (Vec<News>, Vec<Kind>)) {
+    let settings = leases.configuration();
     if !news.is_empty() {
         let on_it = on_it(leases, board);
         let is_drained = leases.drains.of(board).is_some();
