@@ -271,6 +271,7 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
             index: 0,
             last: Some(last),
             failures: 1,
+            failed: vec!["memory".into()],
             under_way: false,
             in_the_way: None,
         };

@@ -11,8 +11,8 @@ use std::io;
 use std::process::Command;
 
 const PROGRAM: &str = "dcgmi";
-/// Severities that say nothing against the GPU: none, to be watched, and a setting of the host.
-const HARMLESS: [u64; 3] = [0, 1, 5];
+/// The severity that says nothing against the GPU: a setting of the host, DCGM_ERROR_CONFIG.
+const SETTING: u64 = 5;
 /// Where nothing is said of the severity, as by older versions, failures of these categories are the host's settings.
 const SETTINGS: &str = "Deployment";
 /// The longest sentence of DCGM's that is repeated, in characters.
@@ -122,14 +122,14 @@ fn word<'a>(value: &'a Value, key: &str) -> &'a str {
     value.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// Whether a failure says nothing against the GPU, as persistence mode that is off does.
+/// Whether a failure says nothing against the GPU, as persistence mode that is off does: all that is said of it is a setting.
 fn is_harmless(category: &str, result: &Value) -> bool {
-    let severities: Vec<u64> =
-        array(result, "warnings").filter_map(|warning| warning.get("error_severity")?.as_u64()).collect();
-    match severities.as_slice() {
-        [] => category == SETTINGS,
-        said => said.iter().all(|severity| HARMLESS.contains(severity)),
-    }
+    let is_setting = |warning: &Value| match warning.get("error_severity").and_then(Value::as_u64) {
+        Some(severity) => severity == SETTING,
+        None => category == SETTINGS,
+    };
+    let mut warnings = array(result, "warnings").peekable();
+    if warnings.peek().is_none() { category == SETTINGS } else { warnings.all(is_setting) }
 }
 
 /// A failure by its test and what is said of it.
@@ -160,7 +160,7 @@ mod tests {
             json!([{"entity_group": "GPU", "entity_id": 0, "status": "Fail",
             "warnings": [{"warning": "Persistence mode is\n disabled.", "error_id": 29, "error_severity": severity}]}])
         };
-        for severity in [2, 3, 4, 6] {
+        for severity in [0, 1, 2, 3, 4, 6] {
             let (outcome, told) = of("DCGM Diagnostic", "Deployment", &warning(severity));
             assert_eq!((outcome, told.as_str()), (GpuTestOutcome::Failed, "memory: Persistence mode is disabled."));
         }
@@ -171,6 +171,9 @@ mod tests {
         let told = "memory: a bit is wrong".to_owned();
         assert_eq!(of("DCGM GPU Diagnostic", "Hardware", &older), (GpuTestOutcome::Failed, told));
         assert_eq!(of("DCGM GPU Diagnostic", "Deployment", &older).0, GpuTestOutcome::NotRun);
+        let both =
+            json!([{"status": "Fail", "warnings": [{"warning": "off", "error_severity": 5}, {"warning": "hot"}]}]);
+        assert_eq!(of("DCGM Diagnostic", "Stress", &both), (GpuTestOutcome::Failed, "memory: off hot".into()));
         let mixed = json!([{"status": "PASS"}, {"status": "Skip"}, {"status": "Pass"}]);
         assert_eq!(of("DCGM Diagnostic", "Hardware", &mixed), (GpuTestOutcome::Passed, "2 tests passed".into()));
     }

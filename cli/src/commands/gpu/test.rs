@@ -1,14 +1,13 @@
 //! `gpool gpu test`: a program of its own tests the GPU, beside which nobody uses it; here that is begun, ended when somebody comes, and
 //! what it found is handed to the supervisor.
 
-use super::called;
-use super::dcgm;
+use super::{called, dcgm, named_drained};
 use crate::arguments::{Format, TestOptions};
 use crate::exit::{ExitStatus, Failure, unusable};
 use crate::output::{self, borderless, csv, text, to_value};
 use gpool_protocol::{
-    Client, DriverView, ErrorBody, ErrorCode, GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView,
-    gpu_path,
+    Client, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport,
+    GpuTestView, gpu_path,
 };
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -24,6 +23,8 @@ const PROGRAM: &str = "gpool-gpu-test";
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// Beyond the time that it was given: a context is made, kernels are compiled, and the last piece of memory is tried.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// For what it held the driver needs a moment when it has ended.
+const ENDING: Duration = Duration::from_secs(10);
 const MS_PER_SECOND: u64 = 1000;
 
 /// What tests need besides the supervisor.
@@ -46,7 +47,7 @@ pub fn test(client: &Client, options: &TestOptions) -> Result<(), Failure> {
     let tools =
         Tools { client, options, program: hook.with_file_name(PROGRAM), libraries: directories(&driver.libraries) };
     let (mut done, mut refused) = (Vec::new(), Vec::new());
-    let (wanted, left_out) = wanted(client, options)?;
+    let (wanted, mut left_out) = wanted(client, options)?;
     for name in wanted {
         match one(&tools, &name) {
             Ok(view) => {
@@ -55,24 +56,33 @@ pub fn test(client: &Client, options: &TestOptions) -> Result<(), Failure> {
                 }
                 done.push(view);
             }
+            // Somebody has come since it was listed.
+            Err(refusal) if options.due.is_some() && refusal.code == ErrorCode::LeaseConflict => {
+                left_out += &format!("{}\n", refusal.message);
+            }
             Err(refusal) => refused.push(refusal),
         }
     }
     match options.format {
-        Format::Json => output::print_json_of([("tests", to_value(&done))])?,
-        Format::Csv => output::print(&render_csv(&done))?,
-        Format::Table | Format::Wide => output::print(&left_out)?,
+        Format::Json | Format::Csv => {
+            match options.format {
+                Format::Json => output::print_json_of([("tests", to_value(&done))])?,
+                _ => output::print(&render_csv(&done))?,
+            }
+            eprint!("{left_out}");
+        }
+        Format::Table | Format::Wide => output::print(&(left_out + &still_drained(client, &done)))?,
     }
-    Failure::of_all(&refused)?;
-    let has = |outcome| done.iter().any(|view: &Done| view.report.outcome() == outcome);
     // Who gives way, where whoever is in use is left out anyway, has done what was asked.
-    let is_untried =
-        |view: &Done| view.report.outcome() == GpuTestOutcome::NotRun && !(view.gave_way && options.due.is_some());
-    match (has(GpuTestOutcome::Failed), done.iter().any(is_untried)) {
-        (true, _) => Err(Failure::Refused(ExitStatus::Failed, "gpool: a GPU has failed its test".to_owned())),
-        (false, true) => Err(Failure::Refused(ExitStatus::Failed, "gpool: a GPU could not be tested".to_owned())),
-        (false, false) => Ok(()),
-    }
+    let is_left_out = |done: &Done| done.gave_way && options.due.is_some();
+    let ended = |outcome| done.iter().any(|done| done.outcome == outcome && !is_left_out(done));
+    let sentence = match (ended(GpuTestOutcome::Failed), ended(GpuTestOutcome::NotRun)) {
+        (true, _) => "gpool: a GPU has failed its test",
+        (false, true) => "gpool: a GPU could not be tested",
+        (false, false) => return Failure::of_all(&refused),
+    };
+    let sentences: Vec<String> = refused.iter().map(ToString::to_string).chain([sentence.to_owned()]).collect();
+    Err(Failure::Refused(ExitStatus::Failed, sentences.join("\n")))
 }
 
 /// A test that was made.
@@ -96,10 +106,18 @@ fn wanted(client: &Client, options: &TestOptions) -> Result<(Vec<String>, String
         return Ok((views.into_iter().map(|view| view.uuid.0).collect(), String::new()));
     };
     let views: Vec<GpuTestView> = client.get("/v1/gpus/tests")?;
-    let named = |view: &GpuTestView| {
-        let is_its = |name: &String| name.parse() == Ok(view.index) || view.uuid.0.starts_with(name.as_str());
-        options.all || options.gpus.iter().any(is_its)
-    };
+    let is_called = |view: &GpuTestView, name: &str| name.parse() == Ok(view.index) || view.uuid.0.starts_with(name);
+    for name in &options.gpus {
+        // That it is a GPU's name at all, and only one's.
+        gpu_path(name)?;
+        let count = views.iter().filter(|view| is_called(view, name)).count();
+        if count != 1 {
+            let message = format!("{name:?} means {count} GPUs of this host");
+            let remedy = "name one by its index or by its UUID, as gpool gpu ls --format wide shows them";
+            return Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy).into());
+        }
+    }
+    let named = |view: &GpuTestView| options.all || options.gpus.iter().any(|name| is_called(view, name));
     let now_unix_ms = u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or(0);
     let is_due = |view: &GpuTestView| is_due(view.last.as_ref(), now_unix_ms, due_seconds);
     let (due, tested): (Vec<_>, Vec<_>) = views.into_iter().filter(named).partition(is_due);
@@ -108,12 +126,21 @@ fn wanted(client: &Client, options: &TestOptions) -> Result<(Vec<String>, String
         told += &format!("{} was tested in that time\n", called(Some(view.index), &view.uuid));
     }
     for view in &due {
-        if let Some(why) = &view.in_the_way {
+        let under_way = view.under_way.then(|| "it is being tested".to_owned());
+        if let Some(why) = view.in_the_way.clone().or(under_way) {
             told += &format!("{} is left out: {why}\n", called(Some(view.index), &view.uuid));
         }
     }
     let free = due.into_iter().filter(|view| view.in_the_way.is_none() && !view.under_way);
     Ok((free.map(|view| view.uuid.0).collect(), told))
+}
+
+/// A sentence for each GPU that was tested and takes no leases, as one that has failed, and one that has passed after it did: nobody
+/// opens it but a person.
+fn still_drained(client: &Client, done: &[Done]) -> String {
+    let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
+    let of_tested = drained.iter().filter(|gpu| done.iter().any(|done| done.uuid == gpu.uuid));
+    of_tested.map(|gpu| format!("{}; gpool gpu undrain ends that\n", named_drained(gpu))).collect()
 }
 
 /// Whether the last test is that long ago, or there was none.
@@ -140,11 +167,13 @@ fn one(tools: &Tools<'_>, name: &str) -> Result<Done, ErrorBody> {
         report.parts.push(dcgm::diagnose(tools.client, &view.uuid, level));
         report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
     }
+    let report = report.bounded();
     let told: Result<GpuTestView, ErrorBody> = tools.client.post(&format!("{path}/tested"), &report);
     let outcome = report.outcome();
     if let Err(refusal) = told {
         let message = format!("{}; the test has {outcome}: {}", refusal.message, report.told());
-        return Err(ErrorBody { message, ..refusal });
+        // Not one that says that somebody has come: what was found is nowhere but here.
+        return Err(ErrorBody { code: ErrorCode::SupervisorFailed, message, ..refusal });
     }
     Ok(Done { uuid: view.uuid, index: view.index, outcome, report, gave_way })
 }
@@ -174,9 +203,12 @@ fn made(tools: &Tools<'_>, view: &GpuTestView) -> io::Result<(GpuTestReport, boo
             std::thread::sleep(LOOK_PERIOD);
             continue;
         }
-        // One that the driver keeps in the kernel does not end by this, and is not waited for.
+        // Until it has ended what it holds is nobody's; one that the driver keeps in the kernel is not waited for.
         child.kill()?;
-        let _ = child.try_wait();
+        let killed = Instant::now();
+        while child.try_wait()?.is_none() && killed.elapsed() < ENDING {
+            std::thread::sleep(LOOK_PERIOD);
+        }
         let told = match &in_the_way {
             Some(why) => format!("it gave way: {why}"),
             None => format!("it had not ended {} s after its time", PATIENCE.as_secs()),
