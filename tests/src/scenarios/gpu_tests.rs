@@ -83,12 +83,17 @@ fn is_opened_in_spite_of_it(host: &Host) -> Result<()> {
         ensure(said.contains(part), || format!("{part:?} is not said: {said}"))?;
     }
     host.engine.docker_text(&["rm", "-f", &tenant.id])?;
+    let refused = test(host, &["7", "--due", "0"], &SHORT)?;
+    ensure(refused.status.code() == Some(2), || format!("a GPU that is not there is tested: {:?}", refused.status))?;
     // Drained for it once more when it fails again.
     wait_for("an empty GPU", || Ok(in_the_way(host)?.is_none()))?;
     fails(host, &["0"], "wrong: ", "of multiprocessor 7")?;
     is_closed(host)?;
     says(host, &[])?;
-    succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
+    let said = succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
+    ensure(said.contains("takes no new leases: drained by the supervisor"), || {
+        format!("what to do is not said: {said}")
+    })?;
     wait_for("a GPU that is healthy again", || Ok(health(host)? == "ok"))?;
     is_refused(host, &ASKED, &["GPOOL-E201", "by the supervisor: test-failed"])?;
     succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?).map(drop)
@@ -157,7 +162,10 @@ fn is_diagnosed_by_dcgm(host: &Host) -> Result<()> {
     ensure(said.contains("of the host: memory: Persistence mode is disabled"), || format!("it says {said}"))?;
     play(2, "a bit is stuck")?;
     fails(host, &["0", "--dcgm", "2"], "dcgm", "memory: a bit is stuck")?;
-    wait_for("what DCGM found", || Ok(health(host)? == "test-failed"))
+    wait_for("what DCGM found", || Ok(health(host)? == "test-failed"))?;
+    // A test without it takes nothing of that back.
+    succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
+    ensure(health(host)? == "test-failed" && view(host)?.failed == ["dcgm"], || format!("{:?}", view(host)))
 }
 
 /// Begins a long test of the first GPU, and comes back when it is under way and has memory.
