@@ -59,7 +59,7 @@ impl Tally {
     }
 }
 
-/// Runs a kernel again and again until the time is over, once at least. Its parameters are where answers and places go,
+/// Runs a kernel again and again until the time is over or an answer is wrong, once at least. Its parameters are where answers and places go,
 /// the rounds, and `more`. `known` says what the threads of a block come to after so many rounds.
 ///
 /// # Errors
@@ -85,7 +85,7 @@ pub fn compare(
         gpu.run(kernel, [blocks, THREADS], &parameters)?;
         let took = begun.elapsed();
         tally.add(&expected, &answers.read()?, &places.read()?);
-        if Instant::now() >= until {
+        if Instant::now() >= until || !tally.wrong.is_empty() {
             return Ok(tally.verdict(gpu.multiprocessors));
         }
         if took < LAUNCH && rounds < MOST_ROUNDS {

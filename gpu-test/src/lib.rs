@@ -1,5 +1,6 @@
 //! The program that tests one GPU. Each part computes what it must come to by itself, on the host's processor, and compares
-//! every bit; what is found is printed as one line of JSON, a `GpuTestReport`.
+//! every bit; what is found is printed as a line of JSON for each part when it has ended, a `GpuTestPart`: who ends the program has
+//! what was found until then.
 //!
 //! | module | what is in it |
 //! |---|---|
@@ -20,11 +21,12 @@ mod products;
 
 use clap::{CommandFactory, Parser};
 use driver::{Driver, DriverError, Gpu};
-use gpool_protocol::{GpuTestOutcome, GpuTestPart, GpuTestReport, parse_bytes};
+use gpool_protocol::{GpuTestOutcome, GpuTestPart, parse_bytes};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Test the first GPU that this process sees, and print what was found as JSON. CUDA_VISIBLE_DEVICES says which one that is.
+/// Test the first GPU that this process sees, and print what was found as JSON, a line for each part. CUDA_VISIBLE_DEVICES says which one that is.
 ///
 /// Nobody should use the GPU meanwhile: gpool gpu test sees to that. It ends with whoever has started it. The exit code is 0
 /// whatever was found.
@@ -54,29 +56,37 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     // Whoever has started it ends it when somebody comes to the GPU, and it is nobody's without him.
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
-    let begun = Instant::now();
-    let parts = match Driver::load().and_then(|driver| parts(&driver, &arguments)) {
-        Ok(parts) => parts,
-        Err(error) => vec![part("driver", Err(error))],
-    };
-    let took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    match serde_json::to_string(&GpuTestReport { took_ms, parts }) {
-        Ok(text) => println!("{text}"),
-        Err(error) => eprintln!("gpool-gpu-test: {error}"),
+    if rustix::process::getppid().is_none_or(rustix::process::Pid::is_init) {
+        // He has ended already.
+        return ExitCode::FAILURE;
+    }
+    if let Err(error) = Driver::load().and_then(|driver| parts(&driver, &arguments)) {
+        tell("driver", Err(error));
     }
     ExitCode::SUCCESS
 }
 
-fn parts(driver: &Driver, arguments: &Arguments) -> Result<Vec<GpuTestPart>, DriverError> {
+fn parts(driver: &Driver, arguments: &Arguments) -> Result<(), DriverError> {
     let gpu = Gpu::begin(driver)?;
+    let (multiprocessors, capability) = (gpu.multiprocessors, gpu.capability);
+    tell("driver", Ok(Verdict::Right(format!("{multiprocessors} multiprocessors of compute capability {capability}"))));
     // The driver has been started and has a context, which takes a second or two.
     let (begun, all) = (Instant::now(), Duration::from_secs(arguments.seconds));
     let until = |tenths: u32| begun + all * tenths / 10;
-    Ok(vec![
-        part("arithmetic", arithmetic::test(&gpu, until(ARITHMETIC_TENTHS))),
-        part("products", products::test(&gpu, until(PRODUCTS_TENTHS))),
-        part("memory", memory::test(&gpu, arguments.memory, until(10))),
-    ])
+    tell("arithmetic", arithmetic::test(&gpu, until(ARITHMETIC_TENTHS)));
+    // An older one has none to test.
+    if gpu.capability >= products::CAPABILITY {
+        tell("products", products::test(&gpu, until(PRODUCTS_TENTHS)));
+    }
+    tell("memory", memory::test(&gpu, arguments.memory, until(10)));
+    Ok(())
+}
+
+/// Prints what a part has come to. Who does not listen is not waiting either.
+fn tell(name: &str, verdict: Result<Verdict, DriverError>) {
+    let mut out = std::io::stdout().lock();
+    let line = serde_json::to_string(&part(name, verdict)).unwrap_or_default();
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
 }
 
 /// What a part has come to.

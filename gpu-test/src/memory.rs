@@ -50,7 +50,7 @@ impl Tally {
     fn verdict(&self, wanted_bytes: u64) -> Verdict {
         let tried = format_bytes(self.tried_bytes);
         match (self.wrong, self.tried_bytes) {
-            (0, 0) => Verdict::Untried(format!("there are no {} free", format_bytes(wanted_bytes.max(1)))),
+            (0, 0) => Verdict::Untried(format!("{} of memory cannot be tried", format_bytes(wanted_bytes))),
             (0, _) => Verdict::Right(format!("{tried} keep what was written")),
             (wrong, _) => Verdict::Wrong(format!(
                 "{wrong} word(s) of {tried} were not what was written, in bits {:#018x}, the last at byte {:#x} of them",
@@ -122,7 +122,7 @@ pub fn test(gpu: &Gpu<'_>, most: Option<u64>, until: Instant) -> Result<Verdict,
         }
         tally.tried_bytes += shape.bytes();
         tried.push(its);
-        if Instant::now() >= until {
+        if Instant::now() >= until || tally.wrong > 0 {
             break;
         }
     }

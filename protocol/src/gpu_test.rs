@@ -2,6 +2,7 @@
 
 use crate::{ErrorBody, ErrorCode, GpuUuid};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// How a test has ended, or a part of one.
@@ -29,7 +30,7 @@ impl fmt::Display for GpuTestOutcome {
 /// A part of a test.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuTestPart {
-    /// `arithmetic`, `products`, `memory`, or `dcgm`; of a newer gpool perhaps another.
+    /// `driver`, `arithmetic`, `products`, `memory`, or `dcgm`; of a newer gpool perhaps another. Letters, digits and hyphens.
     pub name: String,
     /// How it ended.
     pub outcome: GpuTestOutcome,
@@ -49,8 +50,12 @@ pub struct GpuTestReport {
 impl GpuTestReport {
     /// The most parts that it may have.
     pub const PARTS: usize = 16;
-    /// The longest name and sentence, in bytes.
+    /// The longest sentence, in bytes.
     pub const TEXT_BYTES: usize = 1000;
+    /// The longest name, in bytes.
+    pub const NAME_BYTES: usize = 32;
+    /// The longest that one may take, in milliseconds: a day.
+    pub const TOOK_MS: u64 = 86_400_000;
 
     /// One that could not be begun.
     #[must_use]
@@ -59,14 +64,16 @@ impl GpuTestReport {
         Self { took_ms: 0, parts: vec![part] }
     }
 
-    /// Of the whole: failed if a part has, not run if no part was, else passed.
+    /// Of the whole: failed if a part has, passed if all have, else not run: one that was broken off has not passed.
     #[must_use]
     pub fn outcome(&self) -> GpuTestOutcome {
-        let has = |outcome| self.parts.iter().any(|part| part.outcome == outcome);
-        match (has(GpuTestOutcome::Failed), has(GpuTestOutcome::Passed)) {
-            (true, _) => GpuTestOutcome::Failed,
-            (false, true) => GpuTestOutcome::Passed,
-            (false, false) => GpuTestOutcome::NotRun,
+        let is = |outcome| move |part: &GpuTestPart| part.outcome == outcome;
+        if self.parts.iter().any(is(GpuTestOutcome::Failed)) {
+            GpuTestOutcome::Failed
+        } else if !self.parts.is_empty() && self.parts.iter().all(is(GpuTestOutcome::Passed)) {
+            GpuTestOutcome::Passed
+        } else {
+            GpuTestOutcome::NotRun
         }
     }
 
@@ -86,9 +93,10 @@ impl GpuTestReport {
             text.truncate(end.unwrap_or(0));
         };
         for part in &mut self.parts {
-            cut(&mut part.name);
             cut(&mut part.told);
+            part.told = part.told.replace(char::is_control, " ");
         }
+        self.took_ms = self.took_ms.min(Self::TOOK_MS);
         if self.parts.len() > Self::PARTS {
             self.parts.sort_by_key(|part| part.outcome != GpuTestOutcome::Failed);
             self.parts.truncate(Self::PARTS);
@@ -97,18 +105,25 @@ impl GpuTestReport {
     }
 
     /// # Errors
-    /// More or longer parts than there may be, or none.
+    /// More or longer parts than there may be, or none; names that cannot be, or are there twice.
     pub fn check(&self) -> Result<(), ErrorBody> {
-        let is_long = |part: &GpuTestPart| part.name.len().max(part.told.len()) > Self::TEXT_BYTES;
+        let is_wrong = |part: &GpuTestPart| part.told.len() > Self::TEXT_BYTES || part.told.contains(char::is_control);
+        let is_of_a_name = |letter: char| letter.is_ascii_lowercase() || letter.is_ascii_digit() || letter == '-';
+        let is_name = |name: &str| (1..=Self::NAME_BYTES).contains(&name.len()) && name.chars().all(is_of_a_name);
+        let names: BTreeSet<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
         let wrong = |message: String| {
             Err(ErrorBody::new(ErrorCode::RequestInvalid, message, "send what gpool-gpu-test prints"))
         };
         match self.parts.len() {
             0 => wrong("parts: a test has one at least".to_owned()),
             count if count > Self::PARTS => wrong(format!("parts: {count} are more than {}", Self::PARTS)),
-            _ if self.parts.iter().any(is_long) => {
-                wrong(format!("parts: a name or what is told is longer than {} bytes", Self::TEXT_BYTES))
+            count if count != names.len() || !names.into_iter().all(is_name) => {
+                wrong("parts: each has a name of its own, of lower-case letters, digits and hyphens".to_owned())
             }
+            _ if self.parts.iter().any(is_wrong) => {
+                wrong(format!("parts: what is told is no line of {} bytes at most", Self::TEXT_BYTES))
+            }
+            _ if self.took_ms > Self::TOOK_MS => wrong(format!("took_ms: {} is more than a day", self.took_ms)),
             _ => Ok(()),
         }
     }
@@ -164,9 +179,9 @@ mod tests {
     }
 
     #[test]
-    fn one_part_that_failed_is_enough_and_one_that_could_not_run_says_nothing() {
+    fn one_part_that_failed_is_enough_and_one_that_could_not_run_is_no_test() {
         assert_eq!(report(&[Passed, Failed, NotRun]).outcome(), Failed);
-        assert_eq!(report(&[NotRun, Passed]).outcome(), Passed);
+        assert_eq!((report(&[Passed, Passed]).outcome(), report(&[NotRun, Passed]).outcome()), (Passed, NotRun));
         assert_eq!((report(&[NotRun]).outcome(), report(&[]).outcome()), (NotRun, NotRun));
         assert_eq!(report(&[Passed, Failed, NotRun]).told(), "part1: so it was");
         assert_eq!(serde_json::to_string(&NotRun).unwrap(), "\"not-run\"");
@@ -178,9 +193,18 @@ mod tests {
         assert!(report(&[]).check().is_err() && report(&[Passed; 17]).check().is_err());
         let mut long = report(&[Passed]);
         long.parts[0].told = "é".repeat(501);
-        assert!(long.check().unwrap_err().message.contains("longer than 1000 bytes"));
+        assert!(long.check().unwrap_err().message.contains("no line of 1000 bytes"));
         let bounded = long.bounded();
         assert!(bounded.check().is_ok() && bounded.parts[0].told == "é".repeat(500));
+        for name in ["", "Memory", "a b", "part0\n"] {
+            let mut odd = report(&[Passed]);
+            odd.parts[0].name = name.into();
+            assert!(odd.check().is_err(), "{name:?}");
+        }
+        let mut twice = report(&[Failed, Passed]);
+        twice.parts[1].name = twice.parts[0].name.clone();
+        assert!(twice.check().is_err());
+        assert!(GpuTestReport { took_ms: u64::MAX, ..report(&[Passed]) }.check().is_err());
         let mut many = vec![Passed; 20];
         many.push(Failed);
         let bounded = report(&many).bounded();
