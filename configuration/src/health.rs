@@ -17,7 +17,8 @@ pub struct Health {
 }
 
 /// What can be found of a GPU by its own figures and by tests, as `[health] drain_on` names it.
-pub const HEALTH_FINDINGS: [&str; 5] = ["remap-failure", "remap-pending", "ecc-uncorrected", "thermal", "test-failed"];
+pub const HEALTH_FINDINGS: [&str; 7] =
+    ["remap-failure", "remap-pending", "ecc-uncorrected", "thermal", "pcie-replay", "pcie-width", "test-failed"];
 /// The longest time between two readings of a GPU's own figures, in seconds.
 pub const POLL_SECONDS_MAX: u32 = 3600;
 /// The longest time for which clocks must be held down, in seconds.

@@ -59,7 +59,7 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[health]\npoll_seconds = 3601\n", ["line 2", "health.poll_seconds = 3601", "0 to 3600 seconds, 0 for never"]),
         ("[health]\nthermal_seconds = 0\n", ["line 2", "health.thermal_seconds = 0", "write 1 to 86400 seconds"]),
         ("[health]\ndrain_on = [\"remap_pending\"]\n", ["line 2", "health.drain_on", "mean \"remap-pending\"?"]),
-        ("[health]\ndrain_on = [\"dust\"]\n", ["line 2", "\"dust\"", "thermal, test-failed"]),
+        ("[health]\ndrain_on = [\"dust\"]\n", ["line 2", "\"dust\"", "pcie-width, test-failed"]),
         ("[ledger]\npath = \"ledger.db\"\n", ["line 2", "ledger.path", "absolute"]),
         ("[[driver.mount]]\nsource = \"a\"\n", ["line 1", "driver.mount.source = \"a\"", "absolute"]),
         (

@@ -2,11 +2,12 @@
 //!
 //! A figure that could not be read says nothing: what was found before stays, and nothing is found of it.
 //!
-//! Sources: nvml.h (`nvmlDeviceGetRemappedRows`, `nvmlDeviceGetTotalEccErrors`, `nvmlClocksEventReasons`), and NVIDIA's "GPU
+//! Sources: nvml.h (`nvmlDeviceGetPcieReplayCounter`, `nvmlDeviceGetMaxPcieLinkWidth`, `nvmlDeviceGetRemappedRows`, `nvmlDeviceGetTotalEccErrors`, `nvmlClocksEventReasons`), and NVIDIA's "GPU
 //! memory error management" (docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt), by which a pending remapping is made by a reset,
 //! and a GPU on which one has failed is to be replaced.
 
 use crate::repetition::Repetition;
+use std::collections::VecDeque;
 
 /// `nvmlClocksEventReasonSwThermalSlowdown`: the driver lowers the clocks, so that neither the GPU nor its memory is too hot.
 pub const SOFTWARE_THERMAL: u64 = 0x20;
@@ -26,14 +27,25 @@ pub enum Kind {
     EccUncorrected,
     /// Its clocks are held down by heat or by its power supply.
     Thermal,
-    /// It did something wrong when it was tested last. The last one here: no reading of its figures says so.
+    /// What goes over its bus has to be sent again, more often than it may.
+    PcieReplay,
+    /// Its bus has fewer lanes than it could have there.
+    PcieWidth,
+    /// It did something wrong in a test, and what failed has not passed since. The last one here: no reading of its figures says so.
     TestFailed,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::RemapFailure, Self::RemapPending, Self::EccUncorrected, Self::Thermal, Self::TestFailed];
+    pub const ALL: [Self; 7] = [
+        Self::RemapFailure,
+        Self::RemapPending,
+        Self::EccUncorrected,
+        Self::Thermal,
+        Self::PcieReplay,
+        Self::PcieWidth,
+        Self::TestFailed,
+    ];
 
     /// As the configuration, the metrics and people call it.
     #[must_use]
@@ -43,6 +55,8 @@ impl Kind {
             Self::RemapPending => "remap-pending",
             Self::EccUncorrected => "ecc-uncorrected",
             Self::Thermal => "thermal",
+            Self::PcieReplay => "pcie-replay",
+            Self::PcieWidth => "pcie-width",
             Self::TestFailed => "test-failed",
         }
     }
@@ -61,7 +75,9 @@ impl Kind {
             Self::RemapPending => "memory that has failed is to be replaced by spare memory at the next reset",
             Self::EccUncorrected => "memory has had errors that could not be corrected",
             Self::Thermal => "its clocks are held down by heat or by its power supply",
-            Self::TestFailed => "it computed wrong, or did not keep what was written, when it was tested last",
+            Self::PcieReplay => "more than 8 transfers a minute over its bus have to be sent again",
+            Self::PcieWidth => "its bus has fewer lanes than it could have there",
+            Self::TestFailed => "it has failed a test",
         }
     }
 
@@ -76,6 +92,7 @@ impl Kind {
                  goes on"
             }
             Self::Thermal => "look at fans, air and power supply of the host",
+            Self::PcieReplay | Self::PcieWidth => "have its seat in the slot, the riser and its cables looked at",
             Self::TestFailed => {
                 "gpool events and gpool gpu ls --format json have what was wrong; reset the GPU and test it again with gpool gpu \
                  test, and have it replaced if that fails too"
@@ -116,8 +133,10 @@ pub struct Reading {
     pub uncorrected_errors: Option<u64>,
     /// Why its clocks are lower than they could be: bits of `nvmlClocksEventReasons`.
     pub clock_reasons: Option<u64>,
-    /// How many tests have failed since one has passed.
-    pub failed_tests: Option<u64>,
+    /// How often something had to be sent again over its bus, since its driver was loaded.
+    pub pcie_replays: Option<u32>,
+    /// Lanes of its bus now, and as many as it could have there.
+    pub pcie_lanes: Option<(u32, u32)>,
     /// In degrees Celsius.
     pub temperature_celsius: Option<u32>,
 }
@@ -136,10 +155,11 @@ impl Reading {
             Kind::EccUncorrected => self
                 .uncorrected_errors
                 .map_or_else(String::new, |errors| format!("{errors} since its driver was loaded or it was reset")),
-            Kind::TestFailed => match self.failed_tests {
-                None | Some(0 | 1) => String::new(),
-                Some(failures) => format!("{failures} times in a row"),
-            },
+            Kind::PcieReplay => {
+                self.pcie_replays.map_or_else(String::new, |all| format!("{all} since its driver was loaded"))
+            }
+            Kind::PcieWidth => self.pcie_lanes.map_or_else(String::new, |(lanes, most)| format!("{lanes} of {most}")),
+            Kind::TestFailed => String::new(),
             Kind::Thermal => {
                 let names = [
                     (HARDWARE_THERMAL, "hardware slowdown by heat"),
@@ -230,10 +250,36 @@ impl Spell {
     }
 }
 
+/// So many replays a minute are the most that the driver's makers recommend: DCGM's `DCGM_LIMIT_MAX_PCIREPLAY_RATE`.
+const REPLAYS_PER_MINUTE: u64 = 8;
+const MINUTE_NS: u64 = 60 * 1_000_000_000;
+
+/// How fast a counter grows, by what was read of it in the last minute, or the last time where that is longer ago.
+#[derive(Clone, Debug, Default)]
+struct Growth(VecDeque<(u64, u32)>);
+
+impl Growth {
+    /// Takes what is read. Whether it has grown by more than so much a minute; a counter that went back began anew.
+    fn is_above(&mut self, now_ns: u64, count: u32, per_minute: u64) -> bool {
+        if self.0.back().is_some_and(|(_, before)| count < *before) {
+            self.0.clear();
+        }
+        // The newest one that is a minute old or older is what is compared with.
+        while self.0.get(1).is_some_and(|(read_ns, _)| now_ns.saturating_sub(*read_ns) >= MINUTE_NS) {
+            self.0.pop_front();
+        }
+        self.0.push_back((now_ns, count));
+        let Some((since_ns, before)) = self.0.front() else { return false };
+        let grown = u128::from(count - before) * u128::from(MINUTE_NS);
+        grown > u128::from(per_minute) * u128::from(now_ns.saturating_sub(*since_ns).max(MINUTE_NS))
+    }
+}
+
 /// What is known of the health of one GPU.
 #[derive(Clone, Debug, Default)]
 pub struct Health {
     spells: [Spell; Kind::ALL.len()],
+    replays: Growth,
     /// Whether its clocks are held down, and since when all readings have said so.
     held: Option<(bool, u64)>,
 }
@@ -259,11 +305,14 @@ impl Health {
         };
         let settled = self.held.filter(|(_, since_ns)| now_ns.saturating_sub(*since_ns) >= thermal_ns);
         let there = |is_there: bool, amount: u64| is_there.then_some(amount);
+        let replays = reading.pcie_replays.map(|count| self.replays.is_above(now_ns, count, REPLAYS_PER_MINUTE));
         let seen = [
             (Kind::RemapFailure, reading.rows.map(|rows| there(rows.has_failed, rows.all()))),
             (Kind::RemapPending, reading.rows.map(|rows| there(rows.is_pending, rows.all()))),
             (Kind::EccUncorrected, reading.uncorrected_errors.map(|errors| there(errors > 0, errors))),
             (Kind::Thermal, settled.map(|(is_held, _)| there(is_held, 0))),
+            (Kind::PcieReplay, replays.map(|is_above| there(is_above, 0))),
+            (Kind::PcieWidth, reading.pcie_lanes.map(|(lanes, most)| there(lanes < most, 0))),
         ];
         self.spells[Kind::Thermal.place()].is_known |= is_held.is_some();
         let step = |(kind, seen): (Kind, Option<Option<u64>>)| self.spells[kind.place()].step(kind, now_ns, seen?);
@@ -274,11 +323,10 @@ impl Health {
         news
     }
 
-    /// Takes how many tests have failed since one has passed, if any was made, and says what is to be told. Nobody but the tests says so,
-    /// so it does not come with readings.
-    pub fn look_at_tests(&mut self, now_ns: u64, failures: Option<u64>) -> Option<News> {
-        let failures = failures?;
-        self.spells[Kind::TestFailed.place()].step(Kind::TestFailed, now_ns, (failures > 0).then_some(failures))
+    /// Takes when the last test has failed, as long as what failed has not passed since, and says what is to be told. Nobody but the
+    /// tests says so, so it does not come with readings. One that fails later is more than what was accepted.
+    pub fn look_at_tests(&mut self, now_ns: u64, failed_unix_ms: Option<u64>) -> Option<News> {
+        self.spells[Kind::TestFailed.place()].step(Kind::TestFailed, now_ns, failed_unix_ms)
     }
 
     /// What there is of each kind whose figure was told at least once.
@@ -322,6 +370,7 @@ impl Health {
     /// Nobody reads it any more: nothing is known, but what was counted and accepted, and what tests have found.
     pub fn forget(&mut self) {
         self.held = None;
+        self.replays = Growth::default();
         for spell in &mut self.spells[..Kind::TestFailed.place()] {
             *spell = Spell {
                 count: spell.count,

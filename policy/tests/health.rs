@@ -42,36 +42,79 @@ fn each_is_called_as_it_is_named() {
 #[test]
 fn a_healthy_gpu_and_one_that_tells_nothing_have_no_finding() {
     let mut health = Health::default();
-    let all = Reading { uncorrected_errors: Some(0), clock_reasons: Some(0x1 | 0x4), ..rows(2, 0, false, false) };
+    let all = Reading {
+        uncorrected_errors: Some(0),
+        clock_reasons: Some(0x1 | 0x4),
+        pcie_replays: Some(3),
+        pcie_lanes: Some((16, 16)),
+        ..rows(2, 0, false, false)
+    };
     assert!(told(&mut health, 0..1000, |_| all).is_empty() && found(&health).is_empty());
-    assert_eq!(health.standings().count(), 4, "all are known");
+    assert_eq!(health.standings().count(), 6, "all are known");
     let mut old = Health::default();
     assert!(told(&mut old, 0..1000, |_| Reading::default()).is_empty());
     assert_eq!(old.standings().count(), 0, "nothing is known");
 }
 
 #[test]
+fn a_bus_that_sends_again_too_often_is_found_until_it_does_no_more() {
+    let mut health = Health::default();
+    let replays = |count: u64| Reading { pcie_replays: Some(count as u32), ..Reading::default() };
+    // Eight a minute are allowed; there are six, and twelve from 300 to 600 s.
+    let by = |second: u64| replays(second / 10 + second.clamp(300, 600).saturating_sub(300) / 10);
+    let news = told(&mut health, 0..1000, by);
+    let replay = Kind::PcieReplay;
+    assert!(
+        matches!(news[..], [(330..=360, News::Found(its, 1)), (630..=660, News::Over(_))] if its == replay),
+        "{news:?}"
+    );
+    let mut slow = Health::default();
+    let mut look = |minute: u64, count| slow.look(minute * 60 * S, &replays(count), THERMAL);
+    assert!(look(0, 1000).is_empty(), "what was there before the first look says nothing");
+    assert!(look(10, 1080).is_empty());
+    assert_eq!(look(20, 1161), [News::Found(replay, 1)], "read each ten minutes");
+    assert_eq!(look(21, 2), [News::Over(replay)], "a driver that was loaded anew");
+}
+
+#[test]
+fn a_bus_with_fewer_lanes_than_it_could_have_is_found() {
+    let mut health = Health::default();
+    let lanes = |lanes, most| Reading { pcie_lanes: Some((lanes, most)), ..Reading::default() };
+    assert!(health.look(0, &lanes(16, 16), THERMAL).is_empty());
+    let narrow = lanes(8, 16);
+    assert_eq!(health.look(S, &narrow, THERMAL), [News::Found(Kind::PcieWidth, 1)]);
+    assert_eq!(narrow.figures(Kind::PcieWidth), "8 of 16");
+    assert!(health.look(2 * S, &Reading::default(), THERMAL).is_empty() && found(&health) == [Kind::PcieWidth]);
+    assert_eq!(health.look(3 * S, &lanes(16, 16), THERMAL), [News::Over(Kind::PcieWidth)]);
+}
+
+#[test]
 fn a_test_that_failed_is_found_until_one_passes_whatever_is_read() {
     let mut health = Health::default();
     let failed = Kind::TestFailed;
-    assert_eq!(health.look_at_tests(0, None), None, "none was made");
     assert!(health.accept().is_empty(), "somebody opens it before anything is known");
-    assert_eq!(health.look_at_tests(S, Some(0)), None);
+    assert_eq!(health.look_at_tests(S, None), None);
     assert_eq!(
-        health.look_at_tests(2 * S, Some(1)),
+        health.look_at_tests(2 * S, Some(100)),
         Some(News::Found(failed, 1)),
         "news, although it was opened before"
     );
     assert_eq!((found(&health), open(&health)), (vec![failed], vec![failed]));
     assert!(told(&mut health, 3..100, |_| rows(0, 0, false, false)).is_empty() && open(&health) == [failed]);
     assert_eq!(health.accept(), [failed]);
-    assert_eq!((health.look_at_tests(100 * S, Some(1)), open(&health)), (None, vec![]));
+    assert_eq!((health.look_at_tests(100 * S, Some(100)), open(&health)), (None, vec![]));
     health.forget();
     assert_eq!(found(&health), [failed], "no reading says so");
-    assert_eq!(health.look_at_tests(101 * S, Some(2)), Some(News::Found(failed, 1)));
+    assert_eq!(health.look_at_tests(101 * S, Some(200)), Some(News::Found(failed, 1)));
     assert_eq!(open(&health), [failed], "it has failed again");
-    assert_eq!(health.look_at_tests(102 * S, Some(0)), Some(News::Over(failed)));
+    assert_eq!(health.look_at_tests(102 * S, None), Some(News::Over(failed)));
     assert!(found(&health).is_empty() && open(&health).is_empty());
+    // What was accepted of a test of which nothing is known any more is not a later one.
+    let mut again = Health::with_accepted([(failed, 100)]);
+    again.look_at_tests(0, Some(100));
+    assert!(open(&again).is_empty());
+    again.look_at_tests(S, Some(300));
+    assert_eq!(open(&again), [failed]);
 }
 
 #[test]

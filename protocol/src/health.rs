@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// Something that a GPU's own figures show to be wrong with it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HealthFinding {
-    /// Its name: `remap-failure`, `remap-pending`, `ecc-uncorrected`, `thermal` or `test-failed`; of a newer supervisor perhaps another.
+    /// Its name: `remap-failure`, `remap-pending`, `ecc-uncorrected`, `thermal`, `pcie-replay`, `pcie-width` or `test-failed`; of a newer supervisor perhaps another.
     pub kind: String,
     /// Since when it is found, Unix time in milliseconds; one that was there before the supervisor, since that read it first.
     pub since_unix_ms: u64,

@@ -17,7 +17,7 @@ use gpool_protocol::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ struct Known {
     last: GpuTest,
     /// How many have failed since all that failed has passed.
     failures: u64,
+    /// When the last one failed, as long as something of it has not passed since.
+    failed_unix_ms: Option<u64>,
     /// Parts that have failed and not passed since: a short test that passes takes back nothing that a longer one has found.
     failed: BTreeSet<String>,
 }
@@ -47,8 +49,15 @@ impl Known {
                 GpuTestOutcome::NotRun => {}
             }
         }
-        failures += u64::from(test.outcome == GpuTestOutcome::Failed);
-        Self { last: test, failures: if failed.is_empty() { 0 } else { failures }, failed }
+        let mut failed_unix_ms = before.and_then(|before| before.failed_unix_ms);
+        if test.outcome == GpuTestOutcome::Failed {
+            failures += 1;
+            // Later than the one before, whatever has become of the clock.
+            failed_unix_ms = Some(test.ended_unix_ms.max(failed_unix_ms.map_or(0, |before| before + 1)));
+        }
+        let is_over = failed.is_empty();
+        let failed_unix_ms = failed_unix_ms.filter(|_| !is_over);
+        Self { last: test, failures: if is_over { 0 } else { failures }, failed_unix_ms, failed }
     }
 }
 
@@ -60,8 +69,11 @@ struct Tester {
     late: Option<Instant>,
 }
 
-/// One that has not ended so long after somebody came counts as anybody who uses a GPU.
-const GRACE: Duration = Duration::from_secs(5);
+/// One that has not ended so long after somebody came is ended by force: it may be stopped, and holds memory that is promised to others.
+/// Longer than whoever heeds it waits for what he has ended.
+const GRACE: Duration = Duration::from_secs(15);
+/// The most that is read of what was written down.
+const FILE_BYTES: u64 = 16 << 20;
 
 /// What is known of all boards, and who tests one now.
 #[derive(Debug)]
@@ -99,7 +111,10 @@ impl GpuTests {
     pub fn open(state_dir: &Path) -> Self {
         let file = state_dir.join(NAME);
         let known = read(&file).unwrap_or_else(|cause| {
-            log!("{} cannot be read: {cause}; of no GPU a test is known", file.display());
+            let aside = file.with_extension("json.unreadable");
+            let kept =
+                fs::rename(&file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()));
+            log!("{} cannot be read: {cause}; of no GPU a test is known{kept}", file.display());
             BTreeMap::new()
         });
         Self { file, changing: Mutex::default(), state: Mutex::new(State { known, ..State::default() }) }
@@ -109,9 +124,11 @@ impl GpuTests {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many tests of a board have failed since one has passed; none if there was none.
-    pub fn failures(&self, uuid: &GpuUuid) -> Option<u64> {
-        self.lock().known.get(uuid).map(|known| known.failures)
+    /// When the last test of a board has failed, and which parts have not passed since, if any have not; none if there was none.
+    pub fn open_failures(&self, uuid: &GpuUuid) -> Option<Option<(u64, Vec<String>)>> {
+        let state = self.lock();
+        let known = state.known.get(uuid)?;
+        Some(known.failed_unix_ms.map(|failed_unix_ms| (failed_unix_ms, known.failed.iter().cloned().collect())))
     }
 
     /// Who tests a board now: a test whose process has ended is over.
@@ -132,15 +149,25 @@ impl GpuTests {
         None
     }
 
-    /// Notes whether a lease is on a board, as is seen each second. A test that goes on all the same is no longer one: what it holds is
-    /// missing then.
+    /// A board is not tested any more by this process.
+    fn leave(&self, uuid: &GpuUuid, name: &ProcessName) {
+        self.lock().testers.retain(|its, tester| its != uuid || tester.process.name != *name);
+    }
+
+    /// Notes whether a lease is on a board, as is seen each second. A test that goes on all the same is ended, with whoever has begun it.
     fn see(&self, uuid: &GpuUuid, is_leased: bool) {
         let mut state = self.lock();
         let Some(tester) = state.testers.get_mut(uuid) else { return };
-        let since = is_leased.then(|| *tester.late.get_or_insert_with(Instant::now));
-        tester.late = since;
-        if since.is_some_and(|since| since.elapsed() >= GRACE) {
-            log!("process {} goes on with a test of {uuid} although a lease is on it", tester.process.name.pid);
+        // Also if that lease has ended since: who heeds it is gone by then.
+        if is_leased {
+            tester.late.get_or_insert_with(Instant::now);
+        }
+        if tester.late.is_some_and(|since| since.elapsed() >= GRACE) {
+            log!(
+                "process {} goes on with a test of {uuid} although a lease came to it, and is ended",
+                tester.process.name.pid
+            );
+            tester.process.kill();
             state.testers.remove(uuid);
         }
     }
@@ -195,12 +222,23 @@ impl GpuTests {
     }
 }
 
+/// What of one board cannot be read, as a word of a newer version, keeps nothing of the others from being known.
 fn read(file: &Path) -> io::Result<BTreeMap<GpuUuid, Known>> {
-    match fs::read(file) {
-        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(BTreeMap::new()),
-        Err(cause) => Err(cause),
+    let mut text = Vec::new();
+    match fs::File::open(file) {
+        Ok(opened) => drop(opened.take(FILE_BYTES).read_to_end(&mut text)?),
+        Err(cause) if cause.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+        Err(cause) => return Err(cause),
     }
+    let all: BTreeMap<GpuUuid, serde_json::Value> = serde_json::from_slice(&text)?;
+    let known = |(uuid, value): (GpuUuid, serde_json::Value)| match serde_json::from_value(value) {
+        Ok(known) => Some((uuid, known)),
+        Err(_) => {
+            log!("what is written of tests of {uuid} in {} cannot be read, and is not known", file.display());
+            None
+        }
+    };
+    Ok(all.into_iter().filter_map(known).collect())
 }
 
 /// How each board stands.
@@ -282,11 +320,19 @@ pub fn begin(leases: &Leases, text: &str, tester: WatchedProcess) -> Result<GpuT
             "gpool gpu drain --wait lets the leases on it end first; gpool gpu test --due leaves out who is in use";
         Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy))
     };
-    if let Some(why) = in_the_way(leases, place, &gpu) {
-        return refused(why);
+    let name = tester.name;
+    match leases.gpu_tests.take(&gpu.uuid, tester) {
+        Some(other) if other != name => {
+            let message = format!("GPU {} ({}) cannot be tested: process {} tests it", gpu.index, gpu.uuid, other.pid);
+            return Err(ErrorBody::new(ErrorCode::LeaseConflict, message, "wait until that has ended"));
+        }
+        // Said again, as by one whose supervisor was another meanwhile.
+        _ => {}
     }
-    if let Some(other) = leases.gpu_tests.take(&gpu.uuid, tester) {
-        return refused(format!("process {} tests it", other.pid));
+    // Its own children are known by now: those of a test that goes on over a restart of the supervisor are not in its way.
+    if let Some(why) = in_the_way(leases, place, &gpu) {
+        leases.gpu_tests.leave(&gpu.uuid, &name);
+        return refused(why);
     }
     Ok(view(leases, place, &gpu))
 }
@@ -304,11 +350,12 @@ pub fn finish(
 ) -> Result<GpuTestView, ErrorBody> {
     report.check()?;
     let (place, gpu) = board(leases, text)?;
-    if leases.gpu_tests.tester(&gpu.uuid) != Some(*tester) {
+    // What is wrong is heard of everybody who may drain a GPU; that nothing is, of a test alone.
+    if leases.gpu_tests.tester(&gpu.uuid) != Some(*tester) && report.outcome() != GpuTestOutcome::Failed {
         let message = format!("process {} has begun no test of GPU {} ({})", tester.pid, gpu.index, gpu.uuid);
         return Err(ErrorBody::new(ErrorCode::LeaseConflict, message, "gpool gpu test begins and ends one"));
     }
-    leases.gpu_tests.lock().testers.remove(&gpu.uuid);
+    leases.gpu_tests.leave(&gpu.uuid, tester);
     let (outcome, took_ms, found) = (report.outcome(), report.took_ms, report.told());
     let noted = leases.gpu_tests.note(&gpu.uuid, GpuTest { ended_unix_ms: clock::unix_ms(), uid, outcome, report });
     let view = view(leases, place, &gpu);
@@ -345,20 +392,28 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let (state_dir, uuid) = (directory.path().join("not/made"), Gpu::sample(0).uuid);
         let tests = GpuTests::open(&state_dir);
-        assert_eq!(tests.failures(&uuid), None);
+        assert_eq!(tests.open_failures(&uuid), None);
         tests.note(&uuid, test(GpuTestOutcome::NotRun)).unwrap();
-        assert_eq!(tests.failures(&uuid), None, "it says nothing");
+        assert_eq!(tests.open_failures(&uuid), None, "it says nothing");
         tests.note(&uuid, test(GpuTestOutcome::Failed)).unwrap();
         tests.note(&uuid, test(GpuTestOutcome::Failed)).unwrap();
         tests.note(&uuid, test(GpuTestOutcome::NotRun)).unwrap();
         let again = GpuTests::open(&state_dir);
-        assert_eq!((again.failures(&uuid), again.counts()[0].ended_unix_ms), (Some(2), Some(7)));
+        let open = Some((8, vec!["memory".to_owned()]));
+        assert_eq!((again.open_failures(&uuid), again.counts()[0].ended_unix_ms), (Some(open), Some(7)));
         let counted = tests.counts()[0].by_outcome.map(|(_, count)| count);
         assert_eq!(counted, [0, 2, 2]);
+        let other = Gpu::sample(1).uuid;
+        again.note(&other, test(GpuTestOutcome::Failed)).unwrap();
         again.note(&uuid, test(GpuTestOutcome::Passed)).unwrap();
-        assert_eq!(GpuTests::open(&state_dir).failures(&uuid), Some(0));
+        assert_eq!(GpuTests::open(&state_dir).open_failures(&uuid), Some(None));
+        let text = fs::read_to_string(state_dir.join(NAME)).unwrap();
+        fs::write(state_dir.join(NAME), text.replacen("passed", "surpassed", 1)).unwrap();
+        let newer = GpuTests::open(&state_dir);
+        assert!(newer.open_failures(&uuid).is_none() && newer.open_failures(&other).flatten().is_some());
         fs::write(state_dir.join(NAME), "{").unwrap();
-        assert_eq!(GpuTests::open(&state_dir).failures(&uuid), None);
+        assert_eq!(GpuTests::open(&state_dir).open_failures(&uuid), None);
+        assert_eq!(fs::read(state_dir.join("gpu-tests.json.unreadable")).unwrap(), b"{");
     }
 
     #[test]
@@ -382,20 +437,21 @@ mod tests {
     }
 
     #[test]
-    fn a_test_that_goes_on_beside_a_lease_is_none() {
+    fn a_test_that_goes_on_beside_a_lease_is_ended() {
         let directory = tempfile::tempdir().unwrap();
         let (tests, uuid) = (GpuTests::open(directory.path()), Gpu::sample(0).uuid);
-        let own = HostPid(std::process::id());
-        tests.take(&uuid, WatchedProcess::open(own).unwrap());
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = HostPid(child.id());
+        tests.take(&uuid, WatchedProcess::open(pid).unwrap());
         let ago = |seconds| Instant::now().checked_sub(Duration::from_secs(seconds));
         tests.see(&uuid, true);
+        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(14);
+        tests.see(&uuid, true);
+        assert!(tests.has(pid), "it may be ending");
+        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(15);
         tests.see(&uuid, false);
-        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(4);
-        tests.see(&uuid, true);
-        assert!(tests.has(own), "it may be ending");
-        tests.lock().testers.get_mut(&uuid).unwrap().late = ago(5);
-        tests.see(&uuid, true);
-        assert!(!tests.has(own) && tests.tester(&uuid).is_none());
+        assert!(!tests.has(pid) && tests.tester(&uuid).is_none());
+        assert_eq!(std::os::unix::process::ExitStatusExt::signal(&child.wait().unwrap()), Some(9));
     }
 
     #[test]
@@ -409,13 +465,15 @@ mod tests {
             let report = GpuTestReport { took_ms: 1, parts: outcomes.iter().map(part).collect() };
             GpuTest { ended_unix_ms: 7, uid: 0, outcome: report.outcome(), report }
         };
-        use GpuTestOutcome::{Failed, NotRun, Passed};
+        use GpuTestOutcome::{Failed, Passed};
         let known = Known::after(None, parts(&[("memory", Passed), ("dcgm", Failed)]));
         let known = Known::after(Some(&known), parts(&[("memory", Passed), ("products", Failed)]));
         assert_eq!((known.failures, known.failed.len()), (2, 2));
-        let known = Known::after(Some(&known), parts(&[("memory", Passed), ("products", Passed), ("dcgm", NotRun)]));
+        let known = Known::after(Some(&known), parts(&[("memory", Passed), ("products", Passed)]));
         assert_eq!((known.failures, known.failed.into_iter().collect::<Vec<_>>()), (2, vec!["dcgm".to_owned()]));
-        let known = Known { failed: ["dcgm".to_owned()].into(), failures: 2, last: known.last };
+        let failed_unix_ms = known.failed_unix_ms;
+        assert_eq!(failed_unix_ms, Some(8));
+        let known = Known { failed: ["dcgm".to_owned()].into(), failures: 2, failed_unix_ms, last: known.last };
         assert_eq!(Known::after(Some(&known), parts(&[("dcgm", Passed)])).failures, 0);
     }
 }

@@ -36,6 +36,8 @@ struct Board {
     health: Health,
     /// Of each figure what was told last, for who asks.
     reading: Reading,
+    /// What has failed in tests and not passed since, by name.
+    failed: Vec<String>,
 }
 
 /// What is known of all boards.
@@ -99,7 +101,7 @@ impl Healths {
             Some(HealthFinding {
                 kind: its.kind.word().to_owned(),
                 since_unix_ms: unix_ms.saturating_sub(age_ms),
-                cause: cause(its.kind, &board.reading),
+                cause: cause(its.kind, &board.reading, &board.failed),
                 remedy: its.kind.remedy().to_owned(),
                 accepted: its.is_accepted,
             })
@@ -127,12 +129,14 @@ impl Healths {
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
-            let Reading { rows, uncorrected_errors, clock_reasons, temperature_celsius, .. } = *reading;
+            let Reading { rows, uncorrected_errors, clock_reasons, pcie_replays, pcie_lanes, temperature_celsius } =
+                *reading;
             board.reading = Reading {
                 rows: rows.or(board.reading.rows),
                 uncorrected_errors: uncorrected_errors.or(board.reading.uncorrected_errors),
                 clock_reasons: clock_reasons.or(board.reading.clock_reasons),
-                failed_tests: board.reading.failed_tests,
+                pcie_replays: pcie_replays.or(board.reading.pcie_replays),
+                pcie_lanes: pcie_lanes.or(board.reading.pcie_lanes),
                 temperature_celsius,
             };
             let news = board.health.look(now_ns, reading, thermal_ns);
@@ -142,14 +146,15 @@ impl Healths {
         found
     }
 
-    /// Takes how many tests of a board have failed since one has passed; the same of that.
-    fn look_at_tests(&self, uuid: &GpuUuid, now_ns: u64, failures: Option<u64>) -> (Vec<News>, Vec<Kind>) {
+    /// Takes what has failed in tests of a board and not passed since, and when the last one failed; the same of that.
+    fn look_at_tests(&self, uuid: &GpuUuid, now_ns: u64, open: Option<(u64, Vec<String>)>) -> (Vec<News>, Vec<Kind>) {
         let before = self.accepted();
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
-            board.reading.failed_tests = failures;
-            let news = board.health.look_at_tests(now_ns, failures);
+            let (failed_unix_ms, failed) = open.unzip();
+            board.failed = failed.unwrap_or_default();
+            let news = board.health.look_at_tests(now_ns, failed_unix_ms);
             (news.into_iter().collect(), board.health.open().filter(|kind| *kind == Kind::TestFailed).collect())
         };
         self.write_changes(&before);
@@ -168,7 +173,7 @@ impl Healths {
     fn forget(&self, uuid: &GpuUuid) {
         if let Some(board) = self.lock().get_mut(uuid) {
             board.health.forget();
-            board.reading = Reading { failed_tests: board.reading.failed_tests, ..Reading::default() };
+            board.reading = Reading::default();
         }
     }
 
@@ -200,12 +205,10 @@ fn read(file: &Path) -> io::Result<Accepted> {
     }
 }
 
-/// What a finding means, with what was read.
-fn cause(kind: Kind, reading: &Reading) -> String {
-    match reading.figures(kind) {
-        figures if figures.is_empty() => kind.words().to_owned(),
-        figures => format!("{} ({figures})", kind.words()),
-    }
+/// What a finding means, with what was read, or what failed in tests.
+fn cause(kind: Kind, reading: &Reading, failed: &[String]) -> String {
+    let figures = if kind == Kind::TestFailed { failed.join(", ") } else { reading.figures(kind) };
+    if figures.is_empty() { kind.words().to_owned() } else { format!("{} ({figures})", kind.words()) }
 }
 
 /// Reads each board on a thread of its own, for ever: one that hangs in the driver keeps nobody else from anything.
@@ -225,6 +228,8 @@ fn watch_one(leases: &Leases, board: &Gpu) {
     let mut untold = Vec::new();
     let mut last: Option<Instant> = None;
     loop {
+        // Before anything that may have to wait for NVML.
+        look_at_tests(leases, board);
         let poll_seconds = leases.configuration().health.poll_seconds;
         let period = Duration::from_secs(poll_seconds.into());
         if poll_seconds == 0 {
@@ -241,17 +246,17 @@ fn watch_one(leases: &Leases, board: &Gpu) {
             drop(watching);
             take(leases, board, &reading);
         }
-        look_at_tests(leases, board);
         std::thread::sleep(LOOK_PERIOD);
     }
 }
 
 /// Tells what tests of a board have found, and drains it where the configuration says so: nobody is asked for it but who keeps that.
 pub fn look_at_tests(leases: &Leases, board: &Gpu) {
-    let Some(failures) = leases.gpu_tests.failures(&board.uuid) else { return };
+    let Some(open) = leases.gpu_tests.open_failures(&board.uuid) else { return };
     let _turn = leases.healths.decide();
-    let found = leases.healths.look_at_tests(&board.uuid, clock::now_ns(), Some(failures));
-    tell(leases, board, &Reading { failed_tests: Some(failures), ..Reading::default() }, found);
+    let found = leases.healths.look_at_tests(&board.uuid, clock::now_ns(), open.clone());
+    let failed = open.map(|(_, failed)| failed).unwrap_or_default();
+    tell(leases, board, (&Reading::default(), &failed), found);
 }
 
 /// What the board says now: nothing if it does not answer, which is told by who asks it each second. A line of the log when
@@ -274,17 +279,17 @@ fn take(leases: &Leases, board: &Gpu, reading: &Reading) {
     let thermal_ns = u64::from(settings.health.thermal_seconds) * NS_PER_SECOND;
     let _turn = leases.healths.decide();
     let found = leases.healths.look(&board.uuid, clock::now_ns(), reading, thermal_ns);
-    tell(leases, board, reading, found);
+    tell(leases, board, (reading, &[]), found);
 }
 
 /// Tells news, and drains the board for what is found and not accepted.
-fn tell(leases: &Leases, board: &Gpu, reading: &Reading, (news, open): (Vec<News>, Vec<Kind>)) {
+fn tell(leases: &Leases, board: &Gpu, shown: (&Reading, &[String]), (news, open): (Vec<News>, Vec<Kind>)) {
     let settings = leases.configuration();
     if !news.is_empty() {
         let on_it = on_it(leases, board);
         let is_drained = leases.drains.of(board).is_some();
         for its in news {
-            let message = message(board, its, reading, (&whose(Fault::Device, &on_it), is_drained));
+            let message = message(board, its, shown, (&whose(Fault::Device, &on_it), is_drained));
             leases.events.note(EventKind::GpuHealth, about(&on_it), message);
         }
     }
@@ -293,12 +298,17 @@ fn tell(leases: &Leases, board: &Gpu, reading: &Reading, (news, open): (Vec<News
     }
 }
 
-fn message(board: &Gpu, news: News, reading: &Reading, (whose, is_drained): (&str, bool)) -> String {
+fn message(
+    board: &Gpu,
+    news: News,
+    (reading, failed): (&Reading, &[String]),
+    (whose, is_drained): (&str, bool),
+) -> String {
     let gpu = format!("GPU {} ({})", board.index, board.uuid);
     match news {
         News::Found(kind, times) => {
             let often = if times > 1 { format!(", {times} times since it was told") } else { String::new() };
-            let (word, cause) = (kind.word(), cause(kind, reading));
+            let (word, cause) = (kind.word(), cause(kind, reading, failed));
             format!("{gpu} shows {word}{often}: {cause}; {whose}; {}", kind.remedy())
         }
         News::Over(kind) => {
@@ -374,7 +384,7 @@ mod tests {
 
     #[test]
     fn a_finding_is_told_with_its_figures_who_is_on_the_gpu_and_what_to_do() {
-        let said = |news, reading: &Reading| message(&Gpu::sample(1), news, reading, ("a is on it", false));
+        let said = |news, reading: &Reading| message(&Gpu::sample(1), news, (reading, &[]), ("a is on it", false));
         let want = "GPU 1 (GPU-1) shows remap-pending: memory that has failed is to be replaced by spare memory at the next reset \
                     (rows replaced so far: 0 for correctable errors, 2 for others); a is on it; reset the GPU or boot the host when \
                     nobody is on it";
@@ -386,7 +396,7 @@ mod tests {
         let errors = Reading { uncorrected_errors: Some(5), ..Reading::default() };
         assert!(said(News::Found(Kind::EccUncorrected, 1), &errors).contains("be corrected (5 since its driver"));
         assert_eq!(said(News::Over(Kind::Thermal), &errors), "GPU 1 (GPU-1) shows thermal no more; a is on it");
-        let drained = message(&Gpu::sample(1), News::Over(Kind::RemapPending), &errors, ("a is on it", true));
+        let drained = message(&Gpu::sample(1), News::Over(Kind::RemapPending), (&errors, &[]), ("a is on it", true));
         assert!(drained.ends_with("; it stays drained until gpool gpu undrain"));
     }
 }

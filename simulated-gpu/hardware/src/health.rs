@@ -33,6 +33,12 @@ pub struct Health {
     /// Its temperature in degrees Celsius.
     #[arg(long, value_name = "N", default_value_t = Health::USUAL_CELSIUS)]
     pub celsius: u32,
+    /// How often something had to be sent again over its bus.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub pcie_replays: u32,
+    /// Lanes of its bus that it uses, of 16.
+    #[arg(long, value_name = "N", default_value_t = Health::PCIE_LANES)]
+    pub pcie_lanes: u32,
     /// This multiprocessor computes wrong now and then, which NVML does not tell.
     #[arg(long, value_name = "NUMBER")]
     pub wrong_multiprocessor: Option<u32>,
@@ -47,11 +53,13 @@ pub struct Health {
 impl Health {
     /// The temperature of a device of which nothing is said.
     pub const USUAL_CELSIUS: u32 = 40;
+    /// Lanes of its bus.
+    pub const PCIE_LANES: u32 = 16;
 
     /// A healthy device.
     #[must_use]
     pub fn good() -> Self {
-        Self { celsius: Self::USUAL_CELSIUS, ..Self::default() }
+        Self { celsius: Self::USUAL_CELSIUS, pcie_lanes: Self::PCIE_LANES, ..Self::default() }
     }
 
     /// Says it of the device with this index, of which nothing else is so from now on.

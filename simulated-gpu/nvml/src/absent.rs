@@ -31,7 +31,6 @@ absent! {
     nvmlDeviceGetConfComputeProtectedMemoryUsage
     nvmlDeviceGetCpuAffinity
     nvmlDeviceGetCurrPcieLinkGeneration
-    nvmlDeviceGetCurrPcieLinkWidth
     nvmlDeviceGetDecoderUtilization
     nvmlDeviceGetDefaultApplicationsClock
     nvmlDeviceGetDisplayActive
@@ -54,13 +53,11 @@ absent! {
     nvmlDeviceGetLastBBXFlushTime
     nvmlDeviceGetMaxClockInfo
     nvmlDeviceGetMaxPcieLinkGeneration
-    nvmlDeviceGetMaxPcieLinkWidth
     nvmlDeviceGetMemoryAffinity
     nvmlDeviceGetMemoryErrorCounter
     nvmlDeviceGetModuleId
     nvmlDeviceGetMultiGpuBoard
     nvmlDeviceGetOfaUtilization
-    nvmlDeviceGetPcieReplayCounter
     nvmlDeviceGetPcieThroughput
     nvmlDeviceGetPerformanceState
     nvmlDeviceGetPowerManagementLimit

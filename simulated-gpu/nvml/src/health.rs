@@ -82,6 +82,24 @@ pub unsafe extern "C" fn nvmlDeviceGetCurrentClocksEventReasons(
     unsafe { nvmlDeviceGetCurrentClocksThrottleReasons(device, reasons) }
 }
 
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetPcieReplayCounter(device: nvmlDevice_t, count: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| said(device).and_then(|health| unsafe { put(count, health.pcie_replays) }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetCurrPcieLinkWidth(device: nvmlDevice_t, lanes: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| said(device).and_then(|health| unsafe { put(lanes, health.pcie_lanes) }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetMaxPcieLinkWidth(device: nvmlDevice_t, lanes: *mut c_uint) -> nvmlReturn_t {
+    // SAFETY: NULL or valid, as the API demands of its caller.
+    code(|| said(device).and_then(|_| unsafe { put(lanes, Health::PCIE_LANES) }))
+}
+
 /// There is one sensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetTemperature(

@@ -37,8 +37,8 @@ impl NvmlInventory {
         let mut told = Told::default();
         let errors = board.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile);
         told.reading = Reading {
-            // No question for NVML.
-            failed_tests: None,
+            pcie_replays: told.take("PCIe replays", board.pcie_replay_counter()),
+            pcie_lanes: told.take("PCIe lanes", lanes(&board)),
             rows: told.take("remapped rows", self.rows(&board)),
             uncorrected_errors: told.take("uncorrected errors", errors),
             // Bits that this version has no names for are none that it looks for.
@@ -58,5 +58,13 @@ impl NvmlInventory {
             unsafe { ask(board.handle(), &mut correctable, &mut uncorrectable, &mut is_pending, &mut has_failed) };
         nvml_try(code)?;
         Ok(Rows { correctable, uncorrectable, is_pending: is_pending != 0, has_failed: has_failed != 0 })
+    }
+}
+
+/// Lanes now, and as many as there could be; a board that has none now, as one on no such bus, does not say.
+fn lanes(board: &Device<'_>) -> Result<(u32, u32), NvmlError> {
+    match (board.current_pcie_link_width()?, board.max_pcie_link_width()?) {
+        (0, _) => Err(NvmlError::NotSupported),
+        lanes => Ok(lanes),
     }
 }

@@ -113,7 +113,7 @@ families! {
     GpuSilent Gauge "gpool_gpu_silent" ["gpu_uuid"] "1 while NVML does not answer for it and it takes no new leases; one that did not answer at the start is in no figure";
     GpuXids Counter "gpool_gpu_xids_total" ["gpu_uuid", "xid"] "Xids that the driver has told of the GPU since the supervisor started, by number";
     GpuHealth Gauge "gpool_gpu_health" ["gpu_uuid", "kind"]
-        "1 while the GPU's own figures show it: remap-failure, remap-pending, ecc-uncorrected, thermal, test-failed; 0 while they do not, absent of what NVML does not tell";
+        "1 while the GPU's own figures show it: remap-failure, remap-pending, ecc-uncorrected, thermal, pcie-replay, pcie-width, test-failed; 0 while they do not, absent of what NVML does not tell";
     GpuHealthEvents Counter "gpool_gpu_health_events_total" ["gpu_uuid", "kind"]
         "How often that was found or became more since the supervisor started";
     GpuTests Counter "gpool_gpu_tests_total" ["gpu_uuid", "outcome"]
