@@ -5,12 +5,24 @@
 //! DCGM 4 with `entity_id` and `DCGM Diagnostic`; dcgm_errors.h, `dcgmErrorSeverity_t`, for what a warning means.
 
 use super::test::refused;
-use gpool_protocol::{Client, DrainedGpu, ErrorBody, GpuTestOutcome, GpuTestPart, GpuUuid, GpuView};
+use gpool_protocol::{
+    Client, DrainedGpu, ErrorBody, GpuTestOutcome, GpuTestPart, GpuTestView, GpuUuid, format_seconds,
+};
 use serde_json::Value;
-use std::io;
-use std::process::Command;
+use std::fs::File;
+use std::io::{self, Read, Seek};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const PROGRAM: &str = "dcgmi";
+/// How long a list may take, and a diagnosis by its level: several times what NVIDIA says that each takes (seconds, 2 minutes, 15
+/// minutes, an hour and a half).
+const LIST_PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: [Duration; 4] =
+    [Duration::from_secs(600), Duration::from_secs(1800), Duration::from_secs(2 * 3600), Duration::from_secs(6 * 3600)];
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// The most that is read of what it prints.
+const MOST_BYTES: u64 = 4 << 20;
 /// The severity that says nothing against the GPU: a setting of the host, DCGM_ERROR_CONFIG.
 const SETTING: u64 = 5;
 /// Where nothing is said of the severity, as by older versions, failures of these categories are the host's settings.
@@ -19,47 +31,68 @@ const SETTINGS: &str = "Deployment";
 const WARNING_CHARACTERS: usize = 200;
 
 /// # Errors
-/// The GPU is not drained.
+/// The GPU is not drained. One that is not there is refused by whoever begins a test.
 pub fn check_drained(client: &Client, name: &str) -> Result<(), ErrorBody> {
+    let tests: Vec<GpuTestView> = client.get("/v1/gpus/tests")?;
     let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained")?;
-    let is_it =
-        |gpu: &DrainedGpu| gpu.uuid.0.starts_with(name) || gpu.index.is_some_and(|index| name.parse() == Ok(index));
-    if drained.iter().any(is_it) {
-        return Ok(());
-    }
-    let message = format!("GPU {name} takes leases, and DCGM's diagnosis gives way to nobody");
+    let meant = tests.iter().find(|gpu| gpu.uuid.0.starts_with(name) || name.parse() == Ok(gpu.index));
+    let Some(gpu) = meant.filter(|gpu| drained.iter().all(|its| its.uuid != gpu.uuid)) else { return Ok(()) };
+    let gpu = super::called(Some(gpu.index), &gpu.uuid);
+    let message = format!("{gpu} takes leases, and DCGM's diagnosis gives way to nobody");
     Err(refused(message, "gpool gpu drain --wait lets the leases on it end and nobody come; test it again then"))
 }
 
-/// Has DCGM diagnose a GPU.
-pub fn diagnose(client: &Client, uuid: &GpuUuid, level: u8) -> GpuTestPart {
-    let (outcome, told) = match number(client, uuid).and_then(|number| run(number, level)) {
+/// Has DCGM diagnose a GPU, if that is drained still.
+pub fn diagnose(client: &Client, name: &str, uuid: &GpuUuid, level: u8) -> GpuTestPart {
+    let is_drained = || check_drained(client, name).map_err(|refusal| refusal.message);
+    let (outcome, told) = match is_drained().and_then(|()| number(uuid)).and_then(|number| run(number, level)) {
         Ok(text) => judged(&text),
         Err(why) => (GpuTestOutcome::NotRun, why),
     };
     GpuTestPart { name: "dcgm".to_owned(), outcome, told }
 }
 
-fn called(arguments: &[&str]) -> Result<String, String> {
-    let output = Command::new(PROGRAM).args(arguments).output().map_err(|error| match error.kind() {
+/// What it prints, which has so long for it.
+fn called(arguments: &[&str], patience: Duration) -> Result<String, String> {
+    let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => format!("{PROGRAM} is not installed"),
         _ => format!("{PROGRAM} cannot be executed ({error})"),
-    })?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
-    let said = text(&output.stdout);
+    };
+    // Not pipes, which somebody would have to empty meanwhile.
+    let (mut out, mut err) = (tempfile::tempfile().map_err(failed)?, tempfile::tempfile().map_err(failed)?);
+    let mut command = Command::new(PROGRAM);
+    command.args(arguments).stdin(Stdio::null());
+    command.stdout(out.try_clone().map_err(failed)?).stderr(err.try_clone().map_err(failed)?);
+    let mut child = command.spawn().map_err(failed)?;
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().map_err(failed)? {
+            break status;
+        }
+        if begun.elapsed() >= patience {
+            let _ = child.kill().and_then(|()| child.wait());
+            return Err(format!("{PROGRAM} had not ended after {}", format_seconds(patience.as_secs())));
+        }
+        std::thread::sleep(LOOK_PERIOD);
+    };
+    let read = |file: &mut File| -> io::Result<String> {
+        let mut bytes = Vec::new();
+        file.rewind()?;
+        file.take(MOST_BYTES).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).trim().to_owned())
+    };
+    let (said, errors) = (read(&mut out).map_err(failed)?, read(&mut err).map_err(failed)?);
     // It ends with another code than 0 when a test has failed, too: what it prints says so.
     match said.is_empty() {
         false => Ok(said),
-        true => Err(format!("{PROGRAM} ended with {} and said {:?}", output.status, shortened(&text(&output.stderr)))),
+        true => Err(format!("{PROGRAM} ended with {status} and said {:?}", shortened(&errors))),
     }
 }
 
 /// DCGM's own number of a GPU, which need not be NVML's.
-fn number(client: &Client, uuid: &GpuUuid) -> Result<u32, String> {
-    let listed = called(&["discovery", "-l"])?;
-    let gpus: Vec<GpuView> = client.get("/v1/gpus").unwrap_or_default();
-    let name = gpus.iter().find(|gpu| gpu.uuid == *uuid).map_or("", |gpu| gpu.name.as_str());
-    number_in(&listed, uuid).ok_or_else(|| format!("{PROGRAM} discovery -l does not list {uuid} {name}"))
+fn number(uuid: &GpuUuid) -> Result<u32, String> {
+    let listed = called(&["discovery", "-l"], LIST_PATIENCE)?;
+    number_in(&listed, uuid).ok_or_else(|| format!("{PROGRAM} discovery -l does not list {uuid}"))
 }
 
 /// Rows of several lines, the first of which begins with the number, and one of which has the UUID.
@@ -76,7 +109,8 @@ fn number_in(listed: &str, uuid: &GpuUuid) -> Option<u32> {
 }
 
 fn run(number: u32, level: u8) -> Result<String, String> {
-    called(&["diag", "-r", &level.to_string(), "-i", &number.to_string(), "-j"])
+    let patience = PATIENCE.get(usize::from(level) - 1).copied().unwrap_or(LIST_PATIENCE);
+    called(&["diag", "-r", &level.to_string(), "-i", &number.to_string(), "-j"], patience)
 }
 
 /// What came of it.
@@ -109,7 +143,8 @@ fn judged(text: &str) -> (GpuTestOutcome, String) {
     let beside = if settings.is_empty() { String::new() } else { format!("; of the host: {}", settings.join(", ")) };
     match (failed.is_empty(), passed) {
         (false, _) => (GpuTestOutcome::Failed, failed.join(", ") + &beside),
-        (true, 0) => untried(format!("no test was made{beside}")),
+        (true, 0) if settings.is_empty() => untried("no test was made".to_owned()),
+        (true, 0) => (GpuTestOutcome::Passed, format!("nothing is said against the GPU{beside}")),
         (true, passed) => (GpuTestOutcome::Passed, format!("{passed} tests passed{beside}")),
     }
 }
@@ -165,12 +200,12 @@ mod tests {
             assert_eq!((outcome, told.as_str()), (GpuTestOutcome::Failed, "memory: Persistence mode is disabled."));
         }
         let (outcome, told) = of("DCGM Diagnostic", "Hardware", &warning(5));
-        assert_eq!(outcome, GpuTestOutcome::NotRun);
-        assert_eq!(told, "no test was made; of the host: memory: Persistence mode is disabled.");
+        assert_eq!(outcome, GpuTestOutcome::Passed);
+        assert_eq!(told, "nothing is said against the GPU; of the host: memory: Persistence mode is disabled.");
         let older = json!([{"gpu_ids": "0", "status": "Fail", "warnings": "a bit is wrong"}]);
         let told = "memory: a bit is wrong".to_owned();
         assert_eq!(of("DCGM GPU Diagnostic", "Hardware", &older), (GpuTestOutcome::Failed, told));
-        assert_eq!(of("DCGM GPU Diagnostic", "Deployment", &older).0, GpuTestOutcome::NotRun);
+        assert_eq!(of("DCGM GPU Diagnostic", "Deployment", &older).0, GpuTestOutcome::Passed);
         let both =
             json!([{"status": "Fail", "warnings": [{"warning": "off", "error_severity": 5}, {"warning": "hot"}]}]);
         assert_eq!(of("DCGM Diagnostic", "Stress", &both), (GpuTestOutcome::Failed, "memory: off hot".into()));

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus as ProcessStatus, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// Lies beside the OCI hook: nobody calls it by name.
@@ -23,6 +23,9 @@ const PROGRAM: &str = "gpool-gpu-test";
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 /// Beyond the time that it was given: a context is made, kernels are compiled, and the last piece of memory is tried.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// For so long a supervisor may be away, as one that is restarted is, and between two tries meanwhile.
+const AWAY: Duration = Duration::from_secs(30);
+const AWAY_PERIOD: Duration = Duration::from_millis(200);
 /// For what it held the driver needs a moment when it has ended.
 const ENDING: Duration = Duration::from_secs(10);
 const MS_PER_SECOND: u64 = 1000;
@@ -50,11 +53,12 @@ pub fn test(client: &Client, options: &TestOptions) -> Result<(), Failure> {
     let (wanted, mut left_out) = wanted(client, options)?;
     for name in wanted {
         match one(&tools, &name) {
-            Ok(view) => {
+            Ok((its, refusal)) => {
                 if options.format == Format::Table || options.format == Format::Wide {
-                    output::print(&render(&view))?;
+                    output::print(&render(&its))?;
                 }
-                done.push(view);
+                done.push(its);
+                refused.extend(refusal);
             }
             // Somebody has come since it was listed.
             Err(refusal) if options.due.is_some() && refusal.code == ErrorCode::LeaseConflict => {
@@ -92,6 +96,8 @@ struct Done {
     index: u32,
     outcome: GpuTestOutcome,
     report: GpuTestReport,
+    /// What failed in this test or before, and has not passed since.
+    failed: Vec<String>,
     #[serde(skip)]
     gave_way: bool,
 }
@@ -145,7 +151,9 @@ fn still_drained(client: &Client, done: &[Done]) -> String {
 
 /// Whether the last test is that long ago, or there was none.
 fn is_due(last: Option<&GpuTest>, now_unix_ms: u64, due_seconds: u64) -> bool {
-    last.is_none_or(|last| now_unix_ms.saturating_sub(last.ended_unix_ms) >= due_seconds.saturating_mul(MS_PER_SECOND))
+    let is_long_ago = |age_ms: u64| age_ms >= due_seconds.saturating_mul(MS_PER_SECOND);
+    // One that is still to come was made when the clock was wrong.
+    last.is_none_or(|last| now_unix_ms.checked_sub(last.ended_unix_ms).is_none_or(is_long_ago))
 }
 
 /// Where the loader finds the driver's libraries.
@@ -154,49 +162,76 @@ fn directories(libraries: &[String]) -> String {
     parents.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>().join(":")
 }
 
-/// Begins a test, makes it, and says what it found.
-fn one(tools: &Tools<'_>, name: &str) -> Result<Done, ErrorBody> {
+/// Begins a test, makes it, and says what it found; with why the supervisor does not know of it, if that is so.
+fn one(tools: &Tools<'_>, name: &str) -> Result<(Done, Option<ErrorBody>), ErrorBody> {
     let path = gpu_path(name)?;
     if tools.options.dcgm.is_some() {
         dcgm::check_drained(tools.client, name)?;
     }
     let view: GpuTestView = tools.client.post(&format!("{path}/test"), &json!({}))?;
     let begun = Instant::now();
-    let (mut report, gave_way) = own_test(tools, &view);
-    if let Some(level) = tools.options.dcgm.filter(|_| !gave_way) {
-        report.parts.push(dcgm::diagnose(tools.client, &view.uuid, level));
-        report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
-    }
-    let report = report.bounded();
-    let told: Result<GpuTestView, ErrorBody> = tools.client.post(&format!("{path}/tested"), &report);
-    let outcome = report.outcome();
-    if let Err(refusal) = told {
-        let message = format!("{}; the test has {outcome}: {}", refusal.message, report.told());
-        // Not one that says that somebody has come: what was found is nowhere but here.
-        return Err(ErrorBody { code: ErrorCode::SupervisorFailed, message, ..refusal });
-    }
-    Ok(Done { uuid: view.uuid, index: view.index, outcome, report, gave_way })
-}
-
-/// gpool's own test, and whether it gave way to somebody.
-fn own_test(tools: &Tools<'_>, view: &GpuTestView) -> (GpuTestReport, bool) {
-    match made(tools, view) {
-        Ok(made) => made,
+    let (mut report, mut gave_way) = (GpuTestReport { took_ms: 0, parts: Vec::new() }, false);
+    match made(tools, &view) {
+        Ok((parts, in_the_way)) => {
+            report.parts = parts;
+            gave_way = in_the_way;
+        }
         Err(error) => {
             let why = format!("{} cannot be executed ({error}); install gpool anew", tools.program.display());
-            (GpuTestReport::not_run(why), false)
+            report.parts.push(not_run(why));
+        }
+    }
+    if let Some(level) = tools.options.dcgm.filter(|_| !gave_way) {
+        report.parts.push(dcgm::diagnose(tools.client, name, &view.uuid, level));
+    }
+    report.took_ms = u64::try_from(begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+    let report = report.bounded();
+    let (outcome, mut failed, mut refusal) = (report.outcome(), Vec::new(), None);
+    match hand_over(tools.client, &path, &report) {
+        Ok(view) => failed = view.failed,
+        Err(cause) => refusal = Some(cause),
+    }
+    Ok((Done { uuid: view.uuid, index: view.index, outcome, report, failed, gave_way }, refusal))
+}
+
+/// Tells the supervisor what was found, which may be away for a moment, and another one when it is back.
+fn hand_over(client: &Client, path: &str, report: &GpuTestReport) -> Result<GpuTestView, ErrorBody> {
+    let begun = Instant::now();
+    loop {
+        let refusal = match client.post(&format!("{path}/tested"), report) {
+            Ok(view) => return Ok(view),
+            Err(refusal) => refusal,
+        };
+        let is_of_another = refusal.code == ErrorCode::LeaseConflict;
+        if begun.elapsed() >= AWAY || !(is_of_another || refusal.code == ErrorCode::SupervisorAbsent) {
+            return Err(refusal);
+        }
+        std::thread::sleep(AWAY_PERIOD);
+        let again: Result<GpuTestView, ErrorBody> = client.post(&format!("{path}/test"), &json!({}));
+        if is_of_another && again.is_err() {
+            // Somebody is on the GPU by now. That it has failed would have been heard all the same.
+            return Err(refusal);
         }
     }
 }
 
-fn made(tools: &Tools<'_>, view: &GpuTestView) -> io::Result<(GpuTestReport, bool)> {
+fn not_run(told: String) -> GpuTestPart {
+    GpuTestPart { name: "test".to_owned(), outcome: GpuTestOutcome::NotRun, told }
+}
+
+/// The parts that were tried, and whether it gave way to somebody.
+fn made(tools: &Tools<'_>, view: &GpuTestView) -> io::Result<(Vec<GpuTestPart>, bool)> {
     // Not a pipe: what it says fits nowhere else if it says too much.
     let mut said = tempfile::tempfile()?;
     let mut child = tools.started(view, &said)?;
     let deadline = Instant::now() + Duration::from_secs(tools.options.seconds) + PATIENCE;
-    let ended = loop {
+    loop {
         if let Some(status) = child.try_wait()? {
-            break status;
+            let mut parts = parts(&mut said)?;
+            if !status.success() || parts.is_empty() {
+                parts.push(not_run(format!("{PROGRAM} ended with {status}")));
+            }
+            return Ok((parts, false));
         }
         let in_the_way = tools.in_the_way(view);
         if in_the_way.is_none() && Instant::now() < deadline {
@@ -213,9 +248,11 @@ fn made(tools: &Tools<'_>, view: &GpuTestView) -> io::Result<(GpuTestReport, boo
             Some(why) => format!("it gave way: {why}"),
             None => format!("it had not ended {} s after its time", PATIENCE.as_secs()),
         };
-        return Ok((GpuTestReport::not_run(told), in_the_way.is_some()));
-    };
-    Ok((report(&mut said, ended)?, false))
+        // What was found until then is known: above all what is wrong.
+        let mut parts = parts(&mut said)?;
+        parts.push(not_run(told));
+        return Ok((parts, in_the_way.is_some()));
+    }
 }
 
 impl Tools<'_> {
@@ -232,20 +269,26 @@ impl Tools<'_> {
         command.stdin(Stdio::null()).stdout(out.try_clone()?).spawn()
     }
 
-    /// Why the test has to end; a supervisor that is away for a moment is no reason.
+    /// Why the test has to end. A supervisor that is away for a moment is no reason, and one that knows nothing of the test is another
+    /// one, to which it is said again.
     fn in_the_way(&self, view: &GpuTestView) -> Option<String> {
         let views: Vec<GpuTestView> = self.client.get("/v1/gpus/tests").ok()?;
-        views.into_iter().find(|its| its.uuid == view.uuid)?.in_the_way
+        let now = views.into_iter().find(|its| its.uuid == view.uuid)?;
+        if now.under_way {
+            return now.in_the_way;
+        }
+        let again: Result<GpuTestView, ErrorBody> =
+            self.client.post(&format!("/v1/gpus/{}/test", view.uuid), &json!({}));
+        again.err().filter(|refusal| refusal.code == ErrorCode::LeaseConflict).map(|refusal| refusal.message)
     }
 }
 
-/// What the program has said.
-fn report(said: &mut File, ended: ProcessStatus) -> io::Result<GpuTestReport> {
+/// What the program has said until now, a line for each part.
+fn parts(said: &mut File) -> io::Result<Vec<GpuTestPart>> {
     let mut text = String::new();
     said.rewind()?;
     said.take(1 << 20).read_to_string(&mut text)?;
-    let read = serde_json::from_str(&text);
-    Ok(read.unwrap_or_else(|_| GpuTestReport::not_run(format!("{PROGRAM} ended with {ended} and said nothing of use"))))
+    Ok(text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect())
 }
 
 /// What one test found.
@@ -259,7 +302,13 @@ fn render(done: &Done) -> String {
     };
     let row = |part: &GpuTestPart| vec![part.name.clone(), part.outcome.to_string(), part.told.clone()];
     let table = borderless(&[text("PART"), text("OUTCOME"), text("FOUND")], done.report.parts.iter().map(row));
-    format!("{} {ended}\n{table}", called(Some(done.index), &done.uuid))
+    let before = done.failed.iter().filter(|name| done.report.parts.iter().all(|part| part.name != **name));
+    let before: Vec<&str> = before.map(String::as_str).collect();
+    let before = match before.as_slice() {
+        [] => String::new(),
+        names => format!("{} failed before and has not passed since\n", names.join(", ")),
+    };
+    format!("{} {ended}\n{table}{before}", called(Some(done.index), &done.uuid))
 }
 
 fn render_csv(done: &[Done]) -> String {
@@ -285,7 +334,8 @@ mod tests {
     fn done(outcome: GpuTestOutcome) -> Done {
         let part = GpuTestPart { name: "memory".into(), outcome, told: "63.7MiB keep what was written".into() };
         let report = GpuTestReport { took_ms: 1951, parts: vec![part] };
-        Done { uuid: GpuUuid("GPU-5ca1ab1e-0".into()), index: 1, outcome, report, gave_way: false }
+        let failed = vec!["memory".to_owned(), "dcgm".to_owned()];
+        Done { uuid: GpuUuid("GPU-5ca1ab1e-0".into()), index: 1, outcome, report, failed, gave_way: false }
     }
 
     #[test]
@@ -294,6 +344,7 @@ mod tests {
 GPU 1 (GPU-5ca1ab1e) has passed its test of 1.9 s
 PART    OUTCOME  FOUND
 memory  passed   63.7MiB keep what was written
+dcgm failed before and has not passed since
 ";
         assert_eq!(render(&done(GpuTestOutcome::Passed)), want);
         assert!(render(&done(GpuTestOutcome::Failed)).starts_with("GPU 1 (GPU-5ca1ab1e) has FAILED its test of"));
@@ -307,7 +358,7 @@ memory  passed   63.7MiB keep what was written
         let last = GpuTest { ended_unix_ms: 10_000, uid: 0, outcome: GpuTestOutcome::Passed, report };
         assert!(is_due(None, 0, 86_400));
         assert!(is_due(Some(&last), 20_000, 10) && !is_due(Some(&last), 19_999, 10));
-        assert!(!is_due(Some(&last), 5_000, 10), "a clock that was set back");
+        assert!(is_due(Some(&last), 5_000, 10), "a clock that was set back");
     }
 
     #[test]
@@ -317,11 +368,11 @@ memory  passed   63.7MiB keep what was written
     }
 
     #[test]
-    fn a_program_that_says_nothing_of_use_has_tested_nothing() {
+    fn what_was_said_until_the_end_counts_line_by_line() {
         let mut said = tempfile::tempfile().unwrap();
-        let status = Command::new("false").status().unwrap();
-        let report = report(&mut said, status).unwrap();
-        assert_eq!(report.outcome(), GpuTestOutcome::NotRun);
-        assert!(report.told().contains("exit status: 1 and said nothing"), "{}", report.told());
+        let line = r#"{"name":"driver","outcome":"passed","told":"80 multiprocessors"}"#;
+        std::io::Write::write_all(&mut said, format!("{line}\n{{\"name\":\"arith").as_bytes()).unwrap();
+        let parts = parts(&mut said).unwrap();
+        assert_eq!((parts.len(), parts[0].name.as_str()), (1, "driver"), "the second was being written");
     }
 }
