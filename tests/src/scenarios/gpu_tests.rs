@@ -35,6 +35,8 @@ fn all(host: &mut Host) -> Result<()> {
     computes_wrong(host)?;
     is_opened_in_spite_of_it(host)?;
     gives_way(host)?;
+    goes_on_over_a_restart(host)?;
+    fails_and_gives_way(host)?;
     ends_with_who_began_it(host)?;
     loses_a_bit(host)?;
     is_diagnosed_by_dcgm(host)
@@ -101,7 +103,7 @@ fn is_opened_in_spite_of_it(host: &Host) -> Result<()> {
 
 /// A container that wants nearly all memory starts while a test has the GPU, and has it to itself.
 fn gives_way(host: &Host) -> Result<()> {
-    let tester = begin(host)?;
+    let tester = begin(host, &LONG)?;
     let container = host.run_container("large", &LARGE, &[], &["sleep", "600"])?;
     let output = tester.wait_with_output().context("gpool gpu test")?;
     let said = text(&output.stdout);
@@ -112,9 +114,44 @@ fn gives_way(host: &Host) -> Result<()> {
     wait_for("an empty GPU", || Ok(in_the_way(host)?.is_none()))
 }
 
+/// The supervisor that comes back hears of it, and does not take it for somebody's work.
+fn goes_on_over_a_restart(host: &mut Host) -> Result<()> {
+    let tester = begin(host, &LONG)?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    wait_for("the test to be known again", || Ok(view(host)?.under_way && in_the_way(host)?.is_none()))?;
+    let container = host.run_container("after", &ASKED, &[], &["sleep", "600"])?;
+    let said = text(&tester.wait_with_output().context("gpool gpu test")?.stdout);
+    ensure(said.contains("it gave way: 1 lease is on it"), || format!("the test says {said}"))?;
+    host.engine.docker_text(&["rm", "-f", &container.id])?;
+    wait_for("an empty GPU", || Ok(in_the_way(host)?.is_none()))
+}
+
+/// What is wrong is known, whenever the test ends.
+fn fails_and_gives_way(host: &Host) -> Result<()> {
+    says(host, &["--wrong-multiprocessor", "7"])?;
+    let tester = begin(host, &["--seconds", "300", "--memory", "8GiB"])?;
+    // Arithmetic and products have ended when there are pieces of memory.
+    wait_for("memory that is tried", || {
+        let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
+        Ok(gpus[0].memory_used_bytes > 512 << 20)
+    })?;
+    let container = host.run_container("unlucky", &ASKED, &[], &["sleep", "600"])?;
+    let output = tester.wait_with_output().context("gpool gpu test")?;
+    let said = text(&output.stdout);
+    for part in ["has FAILED", "wrong: ", "it gave way: 1 lease is on it"] {
+        ensure(output.status.code() == Some(1) && said.contains(part), || format!("{part:?} is not said: {said}"))?;
+    }
+    host.engine.docker_text(&["rm", "-f", &container.id])?;
+    is_closed(host)?;
+    says(host, &[])?;
+    succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?).map(drop)
+}
+
 /// By force: what it has started ends as well, and the next test may begin.
 fn ends_with_who_began_it(host: &Host) -> Result<()> {
-    let mut tester = begin(host)?;
+    let mut tester = begin(host, &LONG)?;
     let second = test(host, &["0"], &SHORT)?;
     let said = text(&second.stderr);
     ensure(second.status.code() == Some(4) && said.contains("tests it"), || format!("a second test says {said}"))?;
@@ -140,8 +177,7 @@ fn is_diagnosed_by_dcgm(host: &Host) -> Result<()> {
     let said = text(&refused.stderr);
     ensure(refused.status.code() == Some(4) && said.contains("gpool gpu drain"), || format!("it says {said}"))?;
     succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0", "--reason", "diagnosis"])?)?;
-    let said = succeeded("gpool gpu test --dcgm", test(host, &["0", "--dcgm", "2"], &SHORT)?)?;
-    ensure(said.contains("dcgmi is not installed"), || format!("without it, it says {said}"))?;
+    fails(host, &["0", "--dcgm", "2"], "was not tested", "dcgmi is not installed")?;
     let program = Path::new("/run/dcgm/dcgmi");
     let play = |severity: u32, warning: &str| -> Result<()> {
         let answer = format!(
@@ -169,8 +205,8 @@ fn is_diagnosed_by_dcgm(host: &Host) -> Result<()> {
 }
 
 /// Begins a long test of the first GPU, and comes back when it is under way and has memory.
-fn begin(host: &Host) -> Result<std::process::Child> {
-    let mut command = command(host, &["0"], &LONG);
+fn begin(host: &Host, how: &[&str]) -> Result<std::process::Child> {
+    let mut command = command(host, &["0"], how);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("gpool gpu test")?;
     wait_for("a test that is under way", || {
         let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
@@ -203,7 +239,7 @@ fn fails(host: &Host, what: &[&str], first: &str, second: &str) -> Result<()> {
 /// It shows that it has failed, and takes nobody in for it.
 fn is_closed(host: &Host) -> Result<()> {
     wait_for("a GPU that shows its test", || Ok(health(host)? == "test-failed"))?;
-    is_refused(host, &ASKED, &["GPOOL-E201", "by the supervisor: test-failed, it computed wrong"])
+    is_refused(host, &ASKED, &["GPOOL-E201", "by the supervisor: test-failed, it has failed a test"])
 }
 
 /// Has the first GPU be so.

@@ -84,7 +84,13 @@ fn is_opened_in_spite_of_it(host: &mut Host) -> Result<()> {
 
 /// Heat is told and drains nothing; uncorrected errors as well, until the configuration says otherwise.
 fn is_held_down(host: &Host) -> Result<()> {
-    say(host, &["--clock-reasons", "64", "--celsius", "93", "--uncorrected-errors", "3"])?;
+    let sick = ["--clock-reasons", "64", "--celsius", "93", "--uncorrected-errors", "3"];
+    say(host, &[&sick[..], &["--pcie-lanes", "4", "--pcie-replays", "100"]].concat())?;
+    for (finding, figures) in [("pcie-width", "(4 of 16)"), ("pcie-replay", "(100 since its driver was loaded)")] {
+        let about_it =
+            || Ok(told(host, &format!("shows {finding}:"))?.iter().any(|event| event.message.contains(figures)));
+        wait_for("an event about the bus", about_it)?;
+    }
     wait_for("an event about the heat", || Ok(told(host, "shows thermal:")?.len() == 1))?;
     let said = &told(host, "shows thermal:")?[0].message;
     ensure(said.contains("hardware slowdown by heat, 93 C"), || format!("it says {said}"))?;
@@ -94,7 +100,7 @@ fn is_held_down(host: &Host) -> Result<()> {
     let is_drained = || Ok(drained(host, "ecc-uncorrected")?.len() == 1);
     wait_for("the GPU to be drained for errors that were there", is_drained)?;
     say(host, &[])?;
-    for finding in ["thermal", "ecc-uncorrected"] {
+    for finding in ["thermal", "ecc-uncorrected", "pcie-width", "pcie-replay"] {
         let over = format!("shows {finding} no more");
         wait_for("the end of heat and errors", || Ok(told(host, &over)?.len() == 1))?;
     }
