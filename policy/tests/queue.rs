@@ -345,10 +345,12 @@ proptest! {
         }
     }
 
-    /// Who happens to ask first does not matter where nothing is kept and nobody could choose: on one GPU.
+    /// Who happens to ask first does not matter where nobody could choose and nothing is lent: on one GPU, of those who do not say how
+    /// long they run.
     #[test]
     fn on_one_gpu_it_does_not_matter_who_asks_first((_, jobs, turns) in host(false)) {
-        let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { demand: Demand { gpus: 1, ..job.demand }, ..job }).collect();
+        let alone = |job: Job| Job { says_so: false, demand: Demand { gpus: 1, ..job.demand }, ..job };
+        let jobs: Vec<Job> = jobs.into_iter().map(alone).collect();
         prop_assert_eq!(run((1, KEEP), &jobs, turns.into_iter()), run((1, KEEP), &jobs, std::iter::repeat(0)));
     }
 }
