@@ -38,10 +38,7 @@ impl Drains {
     pub fn open(state_dir: &Path) -> Self {
         let file = state_dir.join(NAME);
         let drained = read(&file).unwrap_or_else(|cause| {
-            let aside = file.with_extension("json.unreadable");
-            let kept =
-                fs::rename(&file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()));
-            log!("{} cannot be read: {cause}; no GPU is drained{kept}", file.display());
+            log!("{} cannot be read: {cause}; no GPU is drained{}", file.display(), put_aside(&file));
             Drained::new()
         });
         Self { file, changing: Mutex::default(), drained: Mutex::new(drained) }
@@ -100,6 +97,12 @@ fn read(file: &Path) -> io::Result<Drained> {
         Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Drained::new()),
         Err(cause) => Err(cause),
     }
+}
+
+/// Keeps what cannot be read from being written over; where it lies then, as the end of a sentence.
+pub fn put_aside(file: &Path) -> String {
+    let aside = file.with_extension("json.unreadable");
+    fs::rename(file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()))
 }
 
 /// So that the file is either the old one or the new one, also after a power cut.

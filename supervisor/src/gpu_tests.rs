@@ -111,10 +111,7 @@ impl GpuTests {
     pub fn open(state_dir: &Path) -> Self {
         let file = state_dir.join(NAME);
         let known = read(&file).unwrap_or_else(|cause| {
-            let aside = file.with_extension("json.unreadable");
-            let kept =
-                fs::rename(&file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()));
-            log!("{} cannot be read: {cause}; of no GPU a test is known{kept}", file.display());
+            log!("{} cannot be read: {cause}; of no GPU a test is known{}", file.display(), drains::put_aside(&file));
             BTreeMap::new()
         });
         Self { file, changing: Mutex::default(), state: Mutex::new(State { known, ..State::default() }) }
