@@ -127,8 +127,9 @@ fn may_not(host: &Host, index: &str) -> Result<()> {
 /// What `gpool gpu ls` says of a GPU.
 fn state_of(host: &Host, index: &str) -> Result<String> {
     let listed = text(&host.gpool(&["gpu", "ls", "--format", "csv"])?.stdout);
+    let column = listed.lines().next().and_then(|header| header.split(',').position(|name| name == "state"));
     let row = listed.lines().find(|line| line.starts_with(&format!("{index},")));
-    let state = row.and_then(|row| row.rsplit(',').nth(1));
+    let state = row.zip(column).and_then(|(row, column)| row.split(',').nth(column));
     Ok(state.ok_or_else(|| crate::failure::Failure::new(format!("no GPU {index} in {listed}")))?.to_owned())
 }
 
