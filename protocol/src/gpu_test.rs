@@ -57,13 +57,6 @@ impl GpuTestReport {
     /// The longest that one may take, in milliseconds: a day.
     pub const TOOK_MS: u64 = 86_400_000;
 
-    /// One that could not be begun.
-    #[must_use]
-    pub fn not_run(told: String) -> Self {
-        let part = GpuTestPart { name: "test".to_owned(), outcome: GpuTestOutcome::NotRun, told };
-        Self { took_ms: 0, parts: vec![part] }
-    }
-
     /// Of the whole: failed if a part has, passed if all have, else not run: one that was broken off has not passed.
     #[must_use]
     pub fn outcome(&self) -> GpuTestOutcome {
@@ -112,7 +105,11 @@ impl GpuTestReport {
         let is_name = |name: &str| (1..=Self::NAME_BYTES).contains(&name.len()) && name.chars().all(is_of_a_name);
         let names: BTreeSet<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
         let wrong = |message: String| {
-            Err(ErrorBody::new(ErrorCode::RequestInvalid, message, "send what gpool-gpu-test prints"))
+            Err(ErrorBody::new(
+                ErrorCode::RequestInvalid,
+                message,
+                "send took_ms, and as parts the lines that gpool-gpu-test prints",
+            ))
         };
         match self.parts.len() {
             0 => wrong("parts: a test has one at least".to_owned()),

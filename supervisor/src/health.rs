@@ -252,8 +252,9 @@ fn watch_one(leases: &Leases, board: &Gpu) {
 
 /// Tells what tests of a board have found, and drains it where the configuration says so: nobody is asked for it but who keeps that.
 pub fn look_at_tests(leases: &Leases, board: &Gpu) {
-    let Some(open) = leases.gpu_tests.open_failures(&board.uuid) else { return };
+    // First: what was open a moment ago may have passed by the time it is this one's turn.
     let _turn = leases.healths.decide();
+    let Some(open) = leases.gpu_tests.open_failures(&board.uuid) else { return };
     let found = leases.healths.look_at_tests(&board.uuid, clock::now_ns(), open.clone());
     let failed = open.map(|(_, failed)| failed).unwrap_or_default();
     tell(leases, board, (&Reading::default(), &failed), found);

@@ -4,9 +4,8 @@
 //! Sources: `dcgmi diag --json` (docs.nvidia.com/datacenter/dcgm, "dcgmi diag"), of DCGM 2 and 3 with `gpu_ids` and `DCGM GPU Diagnostic`, of
 //! DCGM 4 with `entity_id` and `DCGM Diagnostic`; dcgm_errors.h, `dcgmErrorSeverity_t`, for what a warning means.
 
-use super::test::refused;
 use gpool_protocol::{
-    Client, DrainedGpu, ErrorBody, GpuTestOutcome, GpuTestPart, GpuTestView, GpuUuid, format_seconds,
+    Client, DrainedGpu, ErrorBody, ErrorCode, GpuTestOutcome, GpuTestPart, GpuTestView, GpuUuid, format_seconds,
 };
 use serde_json::Value;
 use std::fs::File;
@@ -39,7 +38,8 @@ pub fn check_drained(client: &Client, name: &str) -> Result<(), ErrorBody> {
     let Some(gpu) = meant.filter(|gpu| drained.iter().all(|its| its.uuid != gpu.uuid)) else { return Ok(()) };
     let gpu = super::called(Some(gpu.index), &gpu.uuid);
     let message = format!("{gpu} takes leases, and DCGM's diagnosis gives way to nobody");
-    Err(refused(message, "gpool gpu drain --wait lets the leases on it end and nobody come; test it again then"))
+    let remedy = "gpool gpu drain --wait lets the leases on it end and nobody come; test it again then";
+    Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy))
 }
 
 /// Has DCGM diagnose a GPU, if that is drained still.

@@ -323,11 +323,6 @@ fn render_csv(done: &[Done]) -> String {
     csv(&["index", "uuid", "part", "outcome", "found"], rows)
 }
 
-/// The refusal of who asks of a GPU what only one that is drained and empty may be asked.
-pub fn refused(message: String, remedy: &str) -> ErrorBody {
-    ErrorBody::new(ErrorCode::LeaseConflict, message, remedy)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
