@@ -3,6 +3,7 @@
 //! A function's type is its symbol's name in camel case: `cuMemAlloc_v2` is a [`CuMemAllocV2`]. The `_ptsz` and
 //! `_ptds` variants have the type of the name that they extend.
 
+mod checkpoint;
 mod constants;
 mod copies;
 mod data;
@@ -12,6 +13,7 @@ mod memory;
 mod results;
 mod sharing;
 
+pub use checkpoint::*;
 pub use constants::*;
 pub use copies::*;
 pub use data::*;

@@ -60,6 +60,19 @@ fn structures_of_memory_have_the_layout_of_cuda_h() {
 }
 
 #[test]
+fn arguments_of_suspension_have_the_layout_of_cuda_h() {
+    assert_eq!(size_of::<cuda::CUcheckpointLockArgs>(), 64);
+    assert_eq!(offset_of!(cuda::CUcheckpointLockArgs, reserved1), 8);
+    assert_eq!(size_of::<cuda::CUcheckpointCheckpointArgs>(), 64);
+    assert_eq!(size_of::<cuda::CUcheckpointGpuPair>(), 32);
+    assert_eq!(size_of::<cuda::CUcheckpointRestoreArgs>(), 64);
+    assert_eq!(offset_of!(cuda::CUcheckpointRestoreArgs, gpuPairsCount), 8);
+    assert_eq!(offset_of!(cuda::CUcheckpointRestoreArgs, reserved), 12);
+    assert_eq!(offset_of!(cuda::CUcheckpointRestoreArgs, reserved1), 56);
+    assert_eq!(size_of::<cuda::CUcheckpointUnlockArgs>(), 64);
+}
+
+#[test]
 fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(size_of::<nvml::nvmlMemory_t>(), 24);
     assert_eq!(offset_of!(nvml::nvmlMemory_t, used), 16);

@@ -1,7 +1,7 @@
 //! Contexts, and which one is current to a thread.
 
 use crate::capture;
-use crate::driver::{Driver, Outcome, code, driver, lost, put};
+use crate::driver::{Driver, Outcome, code, code_at_once, driver, lost, put};
 use crate::library;
 use crate::memory::unmap;
 use crate::objects::{Context, Objects, Place};
@@ -212,7 +212,7 @@ pub extern "C" fn cuDevicePrimaryCtxSetFlags_v2(device: CUdevice, flags: c_uint)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxGetCurrent(context: *mut CUcontext) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         driver()?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(context, current().map_or(null_mut(), |handle| handle as CUcontext)) }

@@ -1,6 +1,6 @@
 //! Devices. Their ordinals count what this process sees.
 
-use crate::driver::{Outcome, code, driver, put};
+use crate::driver::{Outcome, code_at_once, driver, put};
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_char, c_int};
 
@@ -12,7 +12,7 @@ pub(crate) const THREADS_PER_BLOCK: u32 = 1024;
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let driver = driver()?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(count, driver.gpu_count() as c_int) }
@@ -21,7 +21,7 @@ pub unsafe extern "C" fn cuDeviceGetCount(count: *mut c_int) -> CUresult {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGet(device: *mut CUdevice, ordinal: c_int) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         driver()?.gpu(ordinal)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(device, ordinal) }
@@ -50,12 +50,12 @@ unsafe fn put_text(place: *mut c_char, length: c_int, text: &str) -> Outcome {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetName(name: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
     // SAFETY: the same contract.
-    code(|| unsafe { put_text(name, length, &driver()?.gpu(device)?.parameters.name) })
+    code_at_once(|| unsafe { put_text(name, length, &driver()?.gpu(device)?.parameters.name) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetUuid(uuid: *mut CUuuid, device: CUdevice) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let gpu = driver()?.gpu(device)?;
         let text = gpu.parameters.uuid.trim_start_matches("GPU-").trim_start_matches("MIG-").replace('-', "");
         let number = u128::from_str_radix(&text, 16).map_err(|_| CUDA_ERROR_UNKNOWN)?;
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn cuDeviceGetUuid_v2(uuid: *mut CUuuid, device: CUdevice)
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let gpu = driver()?.gpu(device)?;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(bytes, gpu.parameters.memory_bytes as usize) }
@@ -85,7 +85,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(
     attribute: CUdeviceAttribute,
     device: CUdevice,
 ) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let gpu = driver()?.gpu(device)?;
         let found = match attribute {
             CU_DEVICE_ATTRIBUTE_PCI_BUS_ID => gpu.parameters.pci_bus as c_int,
@@ -137,7 +137,7 @@ fn attribute_value(attribute: CUdeviceAttribute) -> c_int {
 /// The address on the bus with a domain of four digits, cut short if there is no room for it.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGetPCIBusId(text: *mut c_char, length: c_int, device: CUdevice) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let address = format!("0000:{:02X}:00.0", driver()?.gpu(device)?.parameters.pci_bus);
         // SAFETY: the same contract.
         unsafe { put_text(text, length, &address) }

@@ -5,7 +5,10 @@ use crate::objects::{Objects, Place};
 use gpool_device_model::{DeviceParameters, Ticket};
 use gpool_driver_abi::cuda::*;
 use gpool_simulated_hardware::mps::{JoinError, Session};
-use gpool_simulated_hardware::{Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError};
+use gpool_simulated_hardware::{
+    Connection, DriverVersion, Identity, Layout, MAX_DEVICES, Store, StoreError, Unmovable,
+};
+use std::cell::Cell;
 use std::ffi::{c_int, c_uint};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -52,6 +55,11 @@ impl Driver {
         self.connection.identity()
     }
 
+    /// What counts one more piece of memory that cannot leave its device, while it is there.
+    pub(crate) fn unmovable(&self) -> Unmovable {
+        Unmovable::new(self.connection.gate())
+    }
+
     /// The MPS server that this process is a client of, if it is one.
     pub(crate) fn session(&self) -> Option<&Session> {
         self.session.as_ref()
@@ -88,6 +96,9 @@ impl Driver {
             JoinError::ConnectionFailed => CUDA_ERROR_MPS_CONNECTION_FAILED,
             JoinError::NotReady => CUDA_ERROR_MPS_SERVER_NOT_READY,
         })?;
+        if session.is_some() {
+            connection.gate().bar();
+        }
         let connections = [Some(connection.descriptor()), session.as_ref().map(Session::descriptor)];
         let descriptors = gpus.iter().map(|gpu| gpu.store.descriptor()).chain(connections.into_iter().flatten());
         for (place, descriptor) in INHERITED.iter().zip(descriptors) {
@@ -118,8 +129,28 @@ pub(crate) fn driver() -> Outcome<&'static Driver> {
     DRIVER.get().ok_or(CUDA_ERROR_NOT_INITIALIZED)
 }
 
-/// Turns what `work` gives into the code that a C function returns.
+thread_local! {
+    /// Whether this thread is in a call already: some functions call others.
+    static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Turns what `work` gives into the code that a C function returns. Waits while this process is locked, so that a locked one
+/// is in no such function.
 pub(crate) fn code(work: impl FnOnce() -> Outcome) -> CUresult {
+    match driver() {
+        Ok(driver) if !IS_INSIDE.get() => {
+            let _inside = driver.connection.gate().enter();
+            IS_INSIDE.set(true);
+            let code = code_at_once(work);
+            IS_INSIDE.set(false);
+            code
+        }
+        Ok(_) | Err(_) => code_at_once(work),
+    }
+}
+
+/// The same for what neither launches, nor makes or frees anything, nor asks a GPU: it does not wait.
+pub(crate) fn code_at_once(work: impl FnOnce() -> Outcome) -> CUresult {
     work().err().unwrap_or(CUDA_SUCCESS)
 }
 
@@ -144,7 +175,7 @@ pub(crate) unsafe fn put<T>(place: *mut T, value: T) -> Outcome {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         if flags != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -163,5 +194,5 @@ pub extern "C" fn cuInit(flags: c_uint) -> CUresult {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> CUresult {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| unsafe { put(version, self::version()) })
+    code_at_once(|| unsafe { put(version, self::version()) })
 }

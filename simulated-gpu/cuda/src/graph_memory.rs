@@ -71,7 +71,9 @@ fn reserve(objects: &mut Objects, device: CUdevice, bytes: usize) -> Outcome<CUd
     let taken = (bytes as u64).checked_next_multiple_of(GRANULARITY_BYTES).filter(|taken| *taken > 0);
     let taken = taken.ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let address = memory::map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-    objects.allocations.insert(address, Allocation { bytes, context, pool: None, share: None, is_view: true });
+    objects
+        .allocations
+        .insert(address, Allocation { bytes, context, pool: None, share: None, is_view: true, _managed: None });
     objects.graph_memory.allocations.insert(address, Allocated { bytes: taken, device, is_live: false });
     Ok(address)
 }

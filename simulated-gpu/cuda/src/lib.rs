@@ -9,6 +9,7 @@
 mod array;
 mod block_copy;
 mod capture;
+mod checkpoint;
 mod context;
 mod copy;
 mod cubin;

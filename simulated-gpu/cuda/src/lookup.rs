@@ -1,9 +1,9 @@
 //! Finding functions by name, as cuGetProcAddress does, and the names of results.
 
-use crate::driver::{Outcome, code, put};
+use crate::driver::{Outcome, code_at_once, put};
 use crate::program_entries;
 use crate::{
-    array::*, block_copy::*, capture::*, context::*, copy::*, device::*, driver::*, event::*, graph::*,
+    array::*, block_copy::*, capture::*, checkpoint::*, context::*, copy::*, device::*, driver::*, event::*, graph::*,
     graph_memory::*, launch::*, memory::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*,
     virtual_memory::*,
 };
@@ -30,7 +30,7 @@ pub(crate) use table;
 
 /// Every function of this library but those in `program_entries`. The versions are those of NVIDIA's cudaTypedefs.h; where
 /// only one variant is here, its version decides nothing.
-fn entries() -> [Entry; 162] {
+fn entries() -> [Entry; 168] {
     table! {
         "cuInit" 2000 cuInit;
         "cuDriverGetVersion" 2020 cuDriverGetVersion;
@@ -174,6 +174,12 @@ fn entries() -> [Entry; 162] {
         "cuLaunchKernelEx" 11060 cuLaunchKernelEx_ptsz;
         "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel;
         "cuLaunchCooperativeKernel" 9000 cuLaunchCooperativeKernel_ptsz;
+        "cuCheckpointProcessGetState" 12080 cuCheckpointProcessGetState;
+        "cuCheckpointProcessGetRestoreThreadId" 12080 cuCheckpointProcessGetRestoreThreadId;
+        "cuCheckpointProcessLock" 12080 cuCheckpointProcessLock;
+        "cuCheckpointProcessCheckpoint" 12080 cuCheckpointProcessCheckpoint;
+        "cuCheckpointProcessRestore" 12080 cuCheckpointProcessRestore;
+        "cuCheckpointProcessUnlock" 12080 cuCheckpointProcessUnlock;
         "cuDeviceGetGraphMemAttribute" 11040 cuDeviceGetGraphMemAttribute;
         "cuDeviceGraphMemTrim" 11040 cuDeviceGraphMemTrim;
         "cuGraphCreate" 10000 cuGraphCreate;
@@ -233,7 +239,7 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
     flags: c_ulonglong,
     status: *mut CUdriverProcAddressQueryResult,
 ) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         if name.is_null() || address.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -254,19 +260,19 @@ pub unsafe extern "C" fn cuGetProcAddress_v2(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, _id: *const CUuuid) -> CUresult {
     // SAFETY: NULL or valid, as the API demands of its caller.
-    code(|| unsafe { put(table, std::ptr::null()) }.and(Err(CUDA_ERROR_INVALID_VALUE)))
+    code_at_once(|| unsafe { put(table, std::ptr::null()) }.and(Err(CUDA_ERROR_INVALID_VALUE)))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorName(error: CUresult, text: *mut *const c_char) -> CUresult {
     // SAFETY: the same contract.
-    code(|| unsafe { put_text(error, text, |(_, name, _)| name) })
+    code_at_once(|| unsafe { put_text(error, text, |(_, name, _)| name) })
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetErrorString(error: CUresult, text: *mut *const c_char) -> CUresult {
     // SAFETY: the same contract.
-    code(|| unsafe { put_text(error, text, |(_, _, description)| description) })
+    code_at_once(|| unsafe { put_text(error, text, |(_, _, description)| description) })
 }
 
 type Known = (CUresult, &'static CStr, &'static CStr);

@@ -28,7 +28,7 @@ pub(crate) fn unmap(address: u64, bytes: usize) {
     unsafe { libc::munmap(address as *mut c_void, bytes) };
 }
 
-fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
+fn allocate(driver: &Driver, bytes: usize, is_managed: bool) -> Outcome<CUdeviceptr> {
     if bytes == 0 {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }
@@ -46,7 +46,10 @@ fn allocate(driver: &Driver, bytes: usize) -> Outcome<CUdeviceptr> {
         store.update(|device, now_ns| device.free(now_ns, id, bytes as u64)).map_err(lost)?;
         return Err(CUDA_ERROR_OUT_OF_MEMORY);
     };
-    objects.allocations.insert(address, Allocation { bytes, context, pool: None, share: None, is_view: false });
+    let managed = is_managed.then(|| driver.unmovable());
+    objects
+        .allocations
+        .insert(address, Allocation { bytes, context, pool: None, share: None, is_view: false, _managed: managed });
     Ok(address)
 }
 
@@ -101,7 +104,7 @@ pub unsafe extern "C" fn cuMemAlloc_v2(address: *mut CUdeviceptr, bytes: usize) 
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
         // SAFETY: not NULL, and valid as the API demands of its caller.
-        unsafe { put(address, allocate(driver, bytes)?) }
+        unsafe { put(address, allocate(driver, bytes, false)?) }
     })
 }
 
@@ -130,14 +133,17 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     }
 }
 
-/// Managed memory is device memory here; nothing migrates.
+/// Managed memory is device memory here; nothing migrates. A process that has some cannot be suspended.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(address: *mut CUdeviceptr, bytes: usize, flags: c_uint) -> CUresult {
-    if !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    // SAFETY: the same contract.
-    unsafe { cuMemAlloc_v2(address, bytes) }
+    code(|| {
+        let driver = driver()?;
+        if address.is_null() || !matches!(flags, CU_MEM_ATTACH_GLOBAL | CU_MEM_ATTACH_HOST) {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        // SAFETY: not NULL, and valid as the API demands of its caller.
+        unsafe { put(address, allocate(driver, bytes, true)?) }
+    })
 }
 
 #[unsafe(no_mangle)]

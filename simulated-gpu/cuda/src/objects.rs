@@ -13,6 +13,7 @@ use crate::static_data::{Placed, Static};
 use crate::transfer::Transfer;
 use gpool_device_model::{ContextId, ShareId, Ticket};
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::Unmovable;
 use gpool_simulated_ptx::Program;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -87,6 +88,8 @@ pub(crate) struct Allocation {
     pub(crate) share: Option<Shared>,
     /// It shows memory that something else holds.
     pub(crate) is_view: bool,
+    /// Set if it is managed memory, which cannot be suspended.
+    pub(crate) _managed: Option<Unmovable>,
 }
 
 /// Memory that several processes may hold.

@@ -2,7 +2,7 @@
 //! alike here.
 
 use crate::device::{MULTIPROCESSORS, THREADS_PER_BLOCK, THREADS_PER_MULTIPROCESSOR};
-use crate::driver::{Outcome, code, driver, put};
+use crate::driver::{Outcome, code_at_once, driver, put};
 use crate::function::REGISTERS;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -32,7 +32,7 @@ pub unsafe extern "C" fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
     threads: c_int,
     shared_bytes: usize,
 ) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let found = blocks(threads, shared_bytes)? as c_int;
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe { put(count, found) }
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn cuOccupancyMaxPotentialBlockSize(
     shared_bytes: usize,
     limit: c_int,
 ) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let most = if limit > 0 { limit.min(THREADS_PER_BLOCK as c_int) } else { THREADS_PER_BLOCK as c_int };
         let mut best = (0, most, 0);
         for size in (1..=most).rev().filter(|size| *size == most || *size % WARP as c_int == 0) {
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn cuOccupancyAvailableDynamicSMemPerBlock(
     wanted_blocks: c_int,
     threads: c_int,
 ) -> CUresult {
-    code(|| {
+    code_at_once(|| {
         let fitting = blocks(threads, 0)? as c_int;
         if !(1..=fitting).contains(&wanted_blocks) {
             return Err(CUDA_ERROR_INVALID_VALUE);
@@ -121,5 +121,5 @@ pub extern "C" fn cuOccupancyMaxActiveClusters(
     _function: CUfunction,
     _configuration: *const c_void,
 ) -> CUresult {
-    code(|| driver().and(Err(CUDA_ERROR_NOT_SUPPORTED)))
+    code_at_once(|| driver().and(Err(CUDA_ERROR_NOT_SUPPORTED)))
 }

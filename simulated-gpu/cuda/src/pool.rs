@@ -77,7 +77,10 @@ fn allocate(driver: &Driver, objects: &mut Objects, handle: usize, bytes: usize)
     }
     let address = map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     pool.used = used;
-    objects.allocations.insert(address, Allocation { bytes, context, pool: Some(handle), share: None, is_view: false });
+    objects.allocations.insert(
+        address,
+        Allocation { bytes, context, pool: Some(handle), share: None, is_view: false, _managed: None },
+    );
     Ok(address)
 }
 

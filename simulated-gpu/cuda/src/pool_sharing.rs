@@ -102,7 +102,8 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
         let (share, bytes) = Ticket(data.reserved).redeem(driver)?;
         let bytes = bytes as usize;
         let shown = map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let opened = Allocation { bytes, context, pool: Some(handle), share: Some(share), is_view: false };
+        let opened =
+            Allocation { bytes, context, pool: Some(handle), share: Some(share), is_view: false, _managed: None };
         objects.allocations.insert(shown, opened);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(address, shown) }

@@ -195,7 +195,7 @@ pub unsafe extern "C" fn cuIpcOpenMemHandle_v2(
         let (share, bytes) = Ticket(handle.reserved).redeem(driver)?;
         let bytes = bytes as usize;
         let shown = map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        let opened = Allocation { bytes, context, pool: None, share: Some(share), is_view: false };
+        let opened = Allocation { bytes, context, pool: None, share: Some(share), is_view: false, _managed: None };
         driver.objects().allocations.insert(shown, opened);
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(address, shown) }
@@ -259,7 +259,9 @@ pub unsafe extern "C" fn cuExternalMemoryGetMappedBuffer(
         let context = objects.current()?.0;
         let bytes = part.size as usize;
         let shown = map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
-        objects.allocations.insert(shown, Allocation { bytes, context, pool: None, share: None, is_view: true });
+        objects
+            .allocations
+            .insert(shown, Allocation { bytes, context, pool: None, share: None, is_view: true, _managed: None });
         // SAFETY: not NULL, and valid as the API demands of its caller.
         unsafe { put(address, shown) }
     })

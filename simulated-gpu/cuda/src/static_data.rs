@@ -5,6 +5,7 @@ use crate::driver::{Driver, Outcome, lost, put};
 use crate::memory::{map, unmap};
 use crate::objects::{Objects, Place};
 use gpool_driver_abi::cuda::*;
+use gpool_simulated_hardware::Unmovable;
 use std::collections::HashMap;
 use std::ffi::{CStr, c_char};
 
@@ -31,6 +32,8 @@ pub(crate) struct Placed {
     /// What they take of it.
     bytes: u64,
     addresses: HashMap<String, (CUdeviceptr, usize)>,
+    /// Set if some are managed memory, which cannot be suspended.
+    managed: Option<Unmovable>,
 }
 
 impl Placed {
@@ -44,8 +47,8 @@ impl Placed {
     ) -> Outcome<Self> {
         let place = objects.contexts.get(&context).ok_or(CUDA_ERROR_INVALID_CONTEXT)?.place;
         take(driver, place, bytes)?;
-        let mut placed = Self { context, bytes, addresses: HashMap::new() };
-        for Variable { name, bytes, .. } in variables {
+        let mut placed = Self { context, bytes, addresses: HashMap::new(), managed: None };
+        for Variable { name, bytes, is_managed } in variables {
             let bytes = *bytes as usize;
             let Some(address) = map(bytes) else {
                 placed.remove(driver, objects)?;
@@ -53,6 +56,9 @@ impl Placed {
             };
             objects.statics.insert(address, Static { bytes, context });
             placed.addresses.insert(name.clone(), (address, bytes));
+            if *is_managed && placed.managed.is_none() {
+                placed.managed = Some(driver.unmovable());
+            }
         }
         Ok(placed)
     }

@@ -8,6 +8,7 @@ use crate::mig::MigState;
 use crate::mps::Servers;
 use crate::parameters::DeviceParameters;
 use crate::sharing::{Share, ShareId};
+use crate::suspension::Suspended;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -27,7 +28,9 @@ pub struct Device {
     /// MPS servers, and who lost what through them.
     pub(crate) servers: Servers,
     /// What processes hold outside their contexts, by host pid.
-    physical: BTreeMap<u32, Physical>,
+    pub(crate) physical: BTreeMap<u32, Physical>,
+    /// What processes held that have been taken off the device, by host pid.
+    pub(crate) suspended: BTreeMap<u32, Suspended>,
     /// What several may hold.
     pub(crate) shares: BTreeMap<ShareId, Share>,
     pub(crate) last_share: u64,
@@ -39,9 +42,9 @@ pub struct Device {
 
 /// Memory that belongs to a process and to no context.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Physical {
-    owner: String,
-    bytes: u64,
+pub(crate) struct Physical {
+    pub(crate) owner: String,
+    pub(crate) bytes: u64,
 }
 
 impl Device {
@@ -55,6 +58,7 @@ impl Device {
             meter: Meter::new(now_ns),
             servers: Servers::default(),
             physical: BTreeMap::new(),
+            suspended: BTreeMap::new(),
             shares: BTreeMap::new(),
             last_share: 0,
             mig: MigState::default(),
@@ -131,7 +135,7 @@ impl Device {
         }
     }
 
-    /// Takes away all contexts of a process that is gone, and what it held outside them.
+    /// Takes away all contexts of a process that is gone, what it held outside them, and what was to come back.
     pub fn reap_process(&mut self, now_ns: u64, process: u32) {
         let of_process = self.engine.contexts().iter().filter(|context| context.process == process);
         for id in of_process.map(|context| context.id).collect::<Vec<_>>() {
@@ -141,6 +145,7 @@ impl Device {
         self.reap_server(now_ns, process);
         self.free_physical(now_ns, process, u64::MAX);
         self.reap_shares(process);
+        self.suspended.remove(&process);
     }
 
     /// Allocates [`rounded_bytes`]`(bytes)`. A context that is gone gets nothing.

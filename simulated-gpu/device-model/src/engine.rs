@@ -87,6 +87,14 @@ impl Engine {
         id
     }
 
+    /// Puts a context back that [`Engine::remove`] took away.
+    pub(crate) fn insert(&mut self, context: Context) {
+        if let Err(index) = self.contexts.binary_search_by_key(&context.id, |other| other.id) {
+            self.contexts.insert(index, context);
+        }
+        self.settle();
+    }
+
     /// A seat for contexts that are to have their turns together; it is no context.
     pub(crate) fn new_seat(&mut self) -> ContextId {
         let seat = ContextId(self.next_id);

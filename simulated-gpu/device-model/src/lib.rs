@@ -21,6 +21,7 @@ mod parameters;
 mod process;
 mod queue;
 mod sharing;
+mod suspension;
 
 pub use context::{ContextId, Ticket};
 pub use device::{Device, QUEUE_LIMIT};

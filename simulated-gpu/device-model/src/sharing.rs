@@ -24,6 +24,11 @@ pub(crate) struct Share {
 }
 
 impl Share {
+    /// Whether this process holds it.
+    pub(crate) fn is_held_by(&self, process: u32) -> bool {
+        self.holders.iter().any(|holder| holder.process == process)
+    }
+
     /// The process that the device counts it with, and its bytes.
     pub(crate) fn counted(&self) -> Option<(u32, u64)> {
         self.holders.first().map(|holder| (holder.process, self.bytes))

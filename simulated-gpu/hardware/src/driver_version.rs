@@ -51,6 +51,8 @@ impl DriverVersion {
         match self.text.split('.').next() {
             Some("550") => 12040,
             Some("555") => 12050,
+            Some("570") => 12080,
+            Some("575") => 12090,
             Some("580") => 13000,
             _ => 12020,
         }
@@ -79,7 +81,8 @@ mod tests {
         for wrong in ["", "550", "550.", ".163", "driver.1", &format!("535.{}", "0".repeat(80))] {
             assert!(DriverVersion::parse(wrong).is_err(), "{wrong}");
         }
-        assert_eq!(DriverVersion::parse("555.58.02").map(|version| version.cuda()), Ok(12050));
+        let cuda = |text| DriverVersion::parse(text).map(|version| version.cuda());
+        assert_eq!((cuda("555.58.02"), cuda("570.86.10")), (Ok(12050), Ok(12080)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"gpoolsim");
-const FORMAT: u64 = 6;
+const FORMAT: u64 = 7;
 const PAGE_BYTES: usize = 4096;
 const PUBLISHED_WORD: usize = 2;
 /// Far more than a device with hundreds of busy contexts needs. The file is sparse.

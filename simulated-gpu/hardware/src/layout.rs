@@ -77,6 +77,11 @@ impl Layout {
         self.root.join("state/pids")
     }
 
+    /// Where processes are suspended and resumed.
+    pub fn checkpoint_socket(&self) -> PathBuf {
+        self.root.join("state/checkpoint")
+    }
+
     /// The driver's version, as a line of text.
     pub fn driver_version(&self) -> PathBuf {
         self.root.join("state/driver-version")

@@ -4,8 +4,11 @@
 //! The state lies in a file that is advanced by whoever asks; see [`Store`]. Nothing executes: time is computed.
 
 mod capabilities;
+pub mod checkpoint;
 mod clock;
+mod credentials;
 mod driver_version;
+mod gate;
 mod handshake;
 mod health;
 mod image;
@@ -25,6 +28,7 @@ mod wall_clock;
 pub use capabilities::{may_monitor_instances, may_use_instance};
 pub use clock::now_ns;
 pub use driver_version::DriverVersion;
+pub use gate::{Gate, Inside, Unmovable};
 pub use gpool_device_model as model;
 pub use handshake::{Connection, Identity};
 pub use health::Health;

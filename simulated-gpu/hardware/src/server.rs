@@ -1,8 +1,10 @@
-//! The part of the kernel driver that needs a process of its own: telling processes who they are, and giving back
-//! what the dead held.
+//! The part of the kernel driver that needs a process of its own: telling processes who they are, suspending them, and
+//! giving back what the dead held.
 
+use crate::checkpoint::{Devices, Progress, Requests};
 use crate::driver_version::DriverVersion;
-use crate::handshake::Identity;
+use crate::gate::Gate;
+use crate::handshake::{self, Identity};
 use crate::layout::{Layout, MAX_DEVICES};
 use crate::site::Site;
 use crate::store::{Store, StoreError};
@@ -35,8 +37,10 @@ pub enum ServeError {
 }
 
 /// A process that uses the device.
-struct Process {
-    pid: u32,
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// How far its suspension is.
+    pub(crate) progress: Progress,
     death: OwnedFd,
     /// Kept open for as long as the process lives; nothing more is said on it.
     _stream: UnixStream,
@@ -132,10 +136,13 @@ pub fn serve(layout: &Layout, host: &Host<'_>, stop: BorrowedFd<'_>, ready: impl
     capabilities::write_table(layout, stores.len() as u32).map_err(failed("write the capabilities' numbers"))?;
     let listener = listen(&layout.socket()).map_err(failed("listen on the socket"))?;
     let curious = listen(&layout.pids_socket()).map_err(failed("listen on the socket for pids"))?;
+    let suspending = listen(&layout.checkpoint_socket()).map_err(failed("listen on the socket for suspension"))?;
+    let mut requests = Requests::new(suspending);
     ready();
-    let result = attend(layout, &stores, &listener, &curious, stop);
-    let _ = fs::remove_file(layout.socket());
-    let _ = fs::remove_file(layout.pids_socket());
+    let result = attend(Devices { layout, stores: &stores }, [&listener, &curious], &mut requests, stop);
+    for path in [layout.socket(), layout.pids_socket(), layout.checkpoint_socket()] {
+        let _ = fs::remove_file(path);
+    }
     nodes::remove(layout).map_err(failed("remove the device nodes"))?;
     result
 }
@@ -158,7 +165,7 @@ fn create(layout: &Layout, parameters: &[DeviceParameters]) -> Result<Vec<Store>
     (0..).zip(parameters).map(make).collect()
 }
 
-fn listen(path: &Path) -> io::Result<UnixListener> {
+pub(crate) fn listen(path: &Path) -> io::Result<UnixListener> {
     match fs::remove_file(path) {
         Err(cause) if cause.kind() != io::ErrorKind::NotFound => return Err(cause),
         Ok(()) | Err(_) => {}
@@ -169,12 +176,11 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Answers processes that use the devices, at `listener`, and those that ask who does, at `curious`.
-fn attend(
-    layout: &Layout,
-    stores: &[Store],
-    listener: &UnixListener,
-    curious: &UnixListener,
+/// Answers processes that use the devices, at `listener`, those that ask who does, at `curious`, and `requests`.
+pub(crate) fn attend(
+    devices: Devices<'_>,
+    [listener, curious]: [&UnixListener; 2],
+    requests: &mut Requests,
     stop: BorrowedFd<'_>,
 ) -> Result<(), ServeError> {
     let mut processes: Vec<Process> = Vec::new();
@@ -182,24 +188,23 @@ fn attend(
         let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         waits.extend([listener, curious].map(|listener| PollFd::new(listener, PollFlags::IN)));
         waits.extend(processes.iter().map(|process| PollFd::new(&process.death, PollFlags::IN)));
-        match poll(&mut waits, None) {
+        waits.extend(requests.waits());
+        match poll(&mut waits, requests.patience().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(cause) => return Err(ServeError::System { doing: "wait for processes", cause: cause.into() }),
         }
         let happened: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
+        let (happened, asked) = happened.split_at(3 + processes.len());
         let dead: Vec<u32> =
             processes.iter().zip(&happened[3..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
         if !dead.is_empty() {
-            let reap = |store: &Store| {
+            devices.each(|store| {
                 store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))
-            };
-            stores.iter().try_for_each(reap)?;
-            // One that is just being taken away holds nothing.
-            let instances = layout.instances().into_iter().map(|one| Store::open_instance(layout.root(), one));
-            instances.flatten().try_for_each(|store| reap(&store))?;
+            })?;
             let mut gone = happened[3..].iter();
             processes.retain(|_| gone.next() != Some(&true));
         }
+        requests.attend(asked, &mut processes, devices);
         if happened[0] {
             return Ok(());
         }
@@ -219,7 +224,7 @@ fn attend(
 }
 
 /// Tells a process who it is. Never blocks: the answer fits into the empty socket.
-fn welcome(mut stream: UnixStream) -> io::Result<Process> {
+fn welcome(stream: UnixStream) -> io::Result<Process> {
     stream.set_nonblocking(true)?;
     let peer: Pid = socket_peercred(&stream)?.pid;
     let death = pidfd_open(peer, PidfdFlags::empty())?;
@@ -231,8 +236,7 @@ fn welcome(mut stream: UnixStream) -> io::Result<Process> {
     }
     let pid = peer.as_raw_pid().unsigned_abs();
     let identity = Identity { host_pid: pid, owner: owner::of_process(pid)? };
-    let mut line = serde_json::to_vec(&identity)?;
-    line.push(b'\n');
-    stream.write_all(&line)?;
-    Ok(Process { pid, death, _stream: stream })
+    let (gate, file) = Gate::create()?;
+    handshake::send(&stream, &identity, &file)?;
+    Ok(Process { pid, progress: Progress::new(gate), death, _stream: stream })
 }

@@ -77,6 +77,7 @@ pub(super) fn serve() -> io::Result<()> {
     let layout = Layout::default();
     let connection = Connection::open(&layout)?;
     let identity = connection.identity();
+    connection.gate().bar();
     for (_, store) in devices(&layout) {
         let started = store.update(|device, now_ns| device.start_server(now_ns, identity.host_pid, &identity.owner));
         started.map_err(io::Error::other)?.map_err(io::Error::other)?;
