@@ -1,6 +1,7 @@
 // Shared by the build scripts of both shims (included, because a build script cannot depend on a sibling file).
 //
-// Makes the table of entry points: hooked names first, then the rest of a driver generation's export list as trampolines;
+// Makes the table of entry points: hooked names first, then those that are passed on with a look at the lease, then the rest of a
+// driver generation's export list as trampolines;
 // and a stub library whose SONAME is the absolute path of the real library in a container, so that the linker
 // writes exactly that path into DT_NEEDED.
 
@@ -35,6 +36,8 @@ struct Shim {
     real: &'static str,
     /// What the files with its export lists begin with.
     symbols: &'static str,
+    /// The file with the names that are passed on once the lease is there, if there are such.
+    touched: Option<&'static str>,
 }
 
 fn lines(path: &str) -> Vec<String> {
@@ -61,7 +64,9 @@ fn gnu_hash(name: &str) -> u32 {
 }
 
 fn table(shim: &Shim) -> String {
-    let hooked = lines("hooked.txt");
+    let (hooked, mut touched) = (lines("hooked.txt"), shim.touched.map_or_else(Vec::new, lines));
+    // The more a name shares with the one before, the less room it takes.
+    touched.sort_unstable();
     println!("cargo::rerun-if-env-changed={GENERATION}");
     let generation = std::env::var(GENERATION).unwrap_or_else(|_| GENERATIONS[0].into());
     let place = GENERATIONS.iter().position(|known| *known == generation);
@@ -69,10 +74,12 @@ fn table(shim: &Shim) -> String {
     GENERATIONS.iter().for_each(|known| println!("cargo::rustc-check-cfg=cfg(driver_{known})"));
     GENERATIONS[..=place].iter().for_each(|known| println!("cargo::rustc-cfg=driver_{known}"));
     let baseline = lines(&format!("../../driver-abi/symbols/{}-{generation}.txt", shim.symbols));
-    let rest: Vec<&String> = baseline.iter().filter(|name| !hooked.contains(name)).collect();
-    let all: Vec<&String> = hooked.iter().chain(rest.iter().copied()).collect();
+    let rest: Vec<&String> = baseline.iter().filter(|name| !hooked.contains(name) && !touched.contains(name)).collect();
+    let all: Vec<&String> = hooked.iter().chain(&touched).chain(rest.iter().copied()).collect();
     let mut text = String::new();
+    let replaced = hooked.len() + touched.len();
     writeln!(text, "pub const COUNT: usize = {};\npub const HOOKED: usize = {};", all.len(), hooked.len()).unwrap();
+    writeln!(text, "pub const REPLACED: usize = {replaced};").unwrap();
     writeln!(text, "pub static NAMES: &[u8] = b\"{}\";", front_coded(&all)).unwrap();
     let hashes: Vec<u32> = all.iter().map(|name| gnu_hash(name)).collect();
     writeln!(text, "pub static HASHES: [u32; COUNT] = {hashes:?};").unwrap();
@@ -80,14 +87,27 @@ fn table(shim: &Shim) -> String {
     // Distances, because an address would need a relocation of 24 bytes.
     text.push_str("core::arch::global_asm!(\"\t.pushsection .rodata.gpool_ours,\\\"a\\\",@progbits\\n\t.balign 4\\n\\\n");
     text.push_str("\t.hidden gpool_ours\\n\t.globl gpool_ours\\ngpool_ours:\\n\\\n");
-    hooked.iter().for_each(|name| writeln!(text, "\t.long {{{name}}} - gpool_ours\\n\\").unwrap());
+    all[..replaced].iter().for_each(|name| writeln!(text, "\t.long {{{name}}} - gpool_ours\\n\\").unwrap());
     text.push_str("\t.popsection\",\n");
     hooked.iter().for_each(|name| writeln!(text, "    {name} = sym crate::exports::{name},").unwrap());
+    touched.iter().for_each(|name| writeln!(text, "    {name} = sym {name},").unwrap());
     text.push_str(");\npub mod index {\n");
     all.iter().enumerate().for_each(|(i, name)| writeln!(text, "    pub const {name}: usize = {i};").unwrap());
     text.push_str("}\n");
-    for (i, name) in rest.iter().enumerate() {
+    for (i, name) in touched.iter().enumerate() {
         let offset = (hooked.len() + i) * 8;
+        // As of those that are answered, only what the driver exports is exported.
+        let export = if baseline.contains(name) { "#[unsafe(no_mangle)]\n" } else { "" };
+        writeln!(
+            text,
+            "#[unsafe(naked)]\n{export}pub unsafe extern \"C\" fn {name}() {{\n    \
+             core::arch::naked_asm!(\"lea r11, [rip + {{slots}} + {offset}]\", \"jmp {{pass}}\", \
+             slots = sym crate::entry::SLOTS, pass = sym crate::touched::pass)\n}}"
+        )
+        .unwrap();
+    }
+    for (i, name) in rest.iter().enumerate() {
+        let offset = (replaced + i) * 8;
         writeln!(
             text,
             "#[unsafe(naked)]\n#[unsafe(no_mangle)]\npub unsafe extern \"C\" fn {name}() {{\n    \

@@ -11,7 +11,7 @@ mod table {
 }
 
 #[allow(unused_imports)] // NVML has no look-up by name that hands out pointers
-pub use table::{COUNT, HOOKED, LONGEST, NAMES, index};
+pub use table::{COUNT, HOOKED, LONGEST, NAMES, REPLACED, index};
 use table::HASHES;
 
 /// The real function behind each name. Private to the library: trampolines jump through it. Written before anything
@@ -19,12 +19,13 @@ use table::HASHES;
 pub static SLOTS: [AtomicPtr<c_void>; COUNT] = [const { AtomicPtr::new(core::ptr::null_mut()) }; COUNT];
 
 unsafe extern "C" {
-    /// Where our functions are, in hooked order, each by how far it is from this table.
+    /// Where our functions are, those that are answered and those that are passed on with a look, each by how far it is from this
+    /// table.
     #[allow(dead_code)] // NVML hands out no pointers
-    static gpool_ours: [i32; HOOKED];
+    static gpool_ours: [i32; REPLACED];
 }
 
-/// Our function for the hooked entry point `index`.
+/// Our function for the entry point `index`, one of the first `REPLACED`.
 #[allow(dead_code)] // as above
 pub fn ours(index: usize) -> *mut c_void {
     // SAFETY: made by the build script in this library, and never written.

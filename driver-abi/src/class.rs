@@ -19,9 +19,11 @@ pub enum Class {
     Watched,
     /// Not supported in a lease.
     Refused,
+    /// Takes nothing that a lease counts, and has to do with what is on a GPU.
+    Touches,
     /// Changes nothing.
     Queries,
-    /// Takes nothing that a lease counts.
+    /// Takes nothing that a lease counts, and nothing of a GPU.
     Passes,
 }
 
@@ -36,15 +38,16 @@ impl Class {
             "shows" => Self::Shows,
             "watched" => Self::Watched,
             "refused" => Self::Refused,
+            "touches" => Self::Touches,
             "queries" => Self::Queries,
             "passes" => Self::Passes,
             _ => return None,
         })
     }
 
-    /// Whether the shim must answer such calls itself.
+    /// Whether the shim must answer such calls itself, as they take part in what a lease counts.
     pub fn is_intercepted(self) -> bool {
-        !matches!(self, Self::Queries | Self::Passes)
+        !matches!(self, Self::Touches | Self::Queries | Self::Passes)
     }
 }
 

@@ -2,5 +2,10 @@
 include!("../shim_build.rs");
 
 fn main() {
-    build(&Shim { soname: "libcuda.so.1", real: "/dev/gpool/real/libcuda.so.1", symbols: "cuda" });
+    build(&Shim {
+        soname: "libcuda.so.1",
+        real: "/dev/gpool/real/libcuda.so.1",
+        symbols: "cuda",
+        touched: Some("touched.txt"),
+    });
 }

@@ -2,5 +2,10 @@
 include!("../shim_build.rs");
 
 fn main() {
-    build(&Shim { soname: "libnvidia-ml.so.1", real: "/dev/gpool/real/libnvidia-ml.so.1", symbols: "nvml" });
+    build(&Shim {
+        soname: "libnvidia-ml.so.1",
+        real: "/dev/gpool/real/libnvidia-ml.so.1",
+        symbols: "nvml",
+        touched: None,
+    });
 }

@@ -48,7 +48,12 @@ pub struct Control {
     /// 1: it is worth saying when a process is about to leave the device, because others have a part of it and the lease is
     /// taken at its word. A supervisor that does not want to be told leaves zero.
     pub heeds_leaving: AtomicU32,
-    reserved1: [u32; 4],
+    /// 1: the lease's processes are in the host's memory, or on their way there or back: a call of the driver that has to do
+    /// with a GPU would not return. A process that is about to make one says that it waits, rings, and stands until this is 0. It is
+    /// set before the driver is asked to move anything, and taken away before the gate has the word that wakes who stands there. Since
+    /// version 3; a supervisor that moves nobody leaves zero.
+    pub is_suspended: AtomicU32,
+    reserved1: [u32; 3],
 
     /// Renewed every 100 ms by a supervisor that lives.
     pub heartbeat_ns: AtomicU64,
@@ -110,6 +115,12 @@ impl Control {
         self.turn(false)
     }
 
+    /// Whether [`Control::is_suspended`] stands there. Who waits for its end reads the gate's word before this.
+    #[inline(always)]
+    pub fn is_suspended(&self) -> bool {
+        self.is_suspended.load(Ordering::Relaxed) != 0
+    }
+
     fn turn(&self, open: bool) -> GateWord {
         let word = GateWord(self.gate.load(Ordering::Relaxed)).next(open);
         self.gate.store(word.0, Ordering::Release);
@@ -133,6 +144,7 @@ const _: () = {
     assert!(offset_of!(Control, depth_ns) == 96);
     assert!(offset_of!(Control, is_left_open) == 104);
     assert!(offset_of!(Control, heeds_leaving) == 108);
+    assert!(offset_of!(Control, is_suspended) == 112);
     assert!(offset_of!(Control, heartbeat_ns) == 128);
     assert!(offset_of!(Control, memory_cap_bytes) == 192);
     assert!(offset_of!(Control, context_bytes) == 200);

@@ -30,7 +30,10 @@ pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, Slot
 /// First eight bytes of `control`: "GPOOLRGN".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");
 /// Version of this layout.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
+/// From this [`Slot::shim_version`] on a process notices that its lease is [suspended](Control::is_suspended), and says when it
+/// wants its GPU back. One of an older shim would wait within the driver, and nobody would hear of it.
+pub const SUSPENDABLE_VERSION: u32 = 3;
 /// Oldest layout that this version still understands, on both sides.
 pub const OLDEST_VERSION: u32 = 1;
 /// Processes that one lease can hold. A model has two, and one GPU.

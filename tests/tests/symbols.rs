@@ -14,6 +14,12 @@ fn hooked() -> String {
     std::fs::read_to_string(path).unwrap()
 }
 
+/// What the shim passes on once the lease is there; its build makes a function for each name.
+fn touched() -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../interposer/cuda/touched.txt");
+    std::fs::read_to_string(path).unwrap()
+}
+
 fn classes() -> BTreeMap<&'static str, Class> {
     cuda_classes().filter_map(|(name, class)| Some((name, class?))).collect()
 }
@@ -55,6 +61,19 @@ fn the_shim_answers_what_its_class_says_and_nothing_else() {
     assert!(superfluous.is_empty(), "in hooked.txt, and of no class that is intercepted: {superfluous:?}");
     let wrong: Vec<_> = missing.iter().filter(|name| hooked.contains(*name) || !is_intercepted(name)).collect();
     assert!(wrong.is_empty(), "in cuda-not-intercepted.txt without need: {wrong:?}");
+}
+
+#[test]
+fn the_shim_looks_at_the_lease_before_what_touches_a_gpu_by_its_class_and_nothing_else() {
+    let text = touched();
+    let names: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
+    let touched: BTreeSet<&str> = names.iter().copied().collect();
+    assert_eq!(names.len(), touched.len(), "a name stands twice in touched.txt");
+    let classes = classes();
+    let must: BTreeSet<&str> =
+        classes.iter().filter(|(_, class)| **class == Class::Touches).map(|(name, _)| *name).collect();
+    let differing: Vec<_> = touched.symmetric_difference(&must).collect();
+    assert!(differing.is_empty(), "in touched.txt or of the class touches, and not both: {differing:?}");
 }
 
 /// Look-ups by name refuse what is newer than the baseline and not hooked, if its other versions are hooked.

@@ -148,10 +148,10 @@ pub struct Known {
     _change: Change,
 }
 
-/// What is known of `handle` before it is let go of; or what to answer instead of that.
+/// What is known of `handle` before it is let go of, with which its entry points begin; or what to answer instead of that.
 #[inline(never)]
 pub fn known(kind: Kind, handle: u64) -> Result<Known, CUresult> {
-    let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let place = PROCESS.touched_place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     let change = place.change();
     Ok(Known { held: HANDLES.lock().leaving(kind, handle), place, _change: change })
 }

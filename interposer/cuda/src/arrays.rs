@@ -2,6 +2,7 @@
 
 use crate::accounts::{held, inexact, let_go, named};
 use crate::entry::{index, real};
+use crate::touched::touch;
 use core::ffi::{c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::arrays;
@@ -27,6 +28,7 @@ pub unsafe extern "C" fn cuArray3DCreate(_array: *mut CUarray, _descriptor: *con
 /// Charged by its description.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuArrayCreate_v2(array: *mut CUarray, descriptor: *const CUDA_ARRAY_DESCRIPTOR) -> CUresult {
+    touch();
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |flat| {
         let CUDA_ARRAY_DESCRIPTOR { Width, Height, Format, NumChannels } = *flat;
@@ -45,6 +47,7 @@ pub unsafe extern "C" fn cuArray3DCreate_v2(
     array: *mut CUarray,
     descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
 ) -> CUresult {
+    touch();
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| arrays::bytes(descriptor, 1));
     inexact();
@@ -61,6 +64,7 @@ pub unsafe extern "C" fn cuMipmappedArrayCreate(
     descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
     levels: c_uint,
 ) -> CUresult {
+    touch();
     // SAFETY: null, or valid as the driver demands of its caller.
     let bytes = unsafe { descriptor.as_ref() }.map_or(0, |descriptor| arrays::bytes(descriptor, levels));
     inexact();
@@ -76,6 +80,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     memory: *mut CUexternalMemory,
     descriptor: *const CUDA_EXTERNAL_MEMORY_HANDLE_DESC,
 ) -> CUresult {
+    touch();
     // SAFETY: null, or valid as the driver demands of its caller.
     let given = unsafe { descriptor.as_ref() };
     let bytes = given.map_or(0, |given| given.size);

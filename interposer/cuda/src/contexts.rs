@@ -2,6 +2,7 @@
 
 use crate::accounts::refused;
 use crate::entry::{index, real};
+use crate::touched::touch;
 use crate::{HANDLES, PROCESS, pool_accounts};
 use core::ffi::{c_uint, c_void};
 use core::ptr::null_mut;
@@ -76,7 +77,7 @@ impl Begun {
     #[cold]
     #[inline(never)]
     fn new(device: CUdevice) -> Result<Self, CUresult> {
-        let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+        let place = PROCESS.touched_place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
         let (gpu, change) = (PROCESS.gpu_of(place, Some(device)), place.change());
         if !PROCESS.may_be_charged(place) {
             return Err(CUDA_ERROR_OPERATING_SYSTEM);
@@ -128,6 +129,7 @@ pub fn context_destroyed(context: CUcontext, driver: impl FnOnce() -> CUresult) 
 /// As the driver's function of this name; so for all functions here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> CUresult {
+    touch();
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let result = unsafe { real::<CuCtxAttach>(index::cuCtxAttach)(context, flags) };
     if result == CUDA_SUCCESS {
@@ -142,7 +144,7 @@ pub unsafe extern "C" fn cuCtxAttach(context: *mut CUcontext, flags: c_uint) -> 
 pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
     // SAFETY: see cuCtxAttach.
     let detach = || unsafe { real::<CuCtxDetach>(index::cuCtxDetach)(context) };
-    if PROCESS.place().is_none() {
+    if PROCESS.touched_place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     if let Some(device) = device_of_primary(context) {
@@ -182,7 +184,7 @@ fn primary_is_active(device: CUdevice) -> bool {
 #[cold]
 #[inline(never)]
 pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let retain = || unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) };
     let Some(_changing) = Changing::begin(device) else { return retain() };
@@ -203,7 +205,7 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
 #[cold]
 #[inline(never)]
 pub fn primary_released(device: CUdevice, driver: CuDevicePrimaryCtxReleaseV2) -> CUresult {
-    if PROCESS.place().is_none() {
+    if PROCESS.touched_place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     // SAFETY: the driver's function of this type, which takes any device.
@@ -284,7 +286,7 @@ pub unsafe extern "C" fn cuGreenCtxCreate(
 /// The account lets go of the primary context if that goes with it.
 #[cfg_attr(driver_550, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuGreenCtxDestroy(green: CUcontext) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let part = context_of_green(green);
     let primary = PROCESS.whole_of(part);
     let device = primary.and_then(device_of_primary);

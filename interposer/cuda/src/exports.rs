@@ -4,6 +4,7 @@ use crate::PROCESS;
 use crate::contexts::{context_created, context_destroyed, primary_released, primary_retained};
 use crate::entry::{index, real};
 use crate::procaddress::substitute;
+use crate::touched::touch;
 use crate::work_exports::{legacy, per_thread};
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong, c_void};
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -215,6 +216,7 @@ macro_rules! waits {
         /// What has ended counts no longer. Pools may have given something back afterwards.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $type),*) -> CUresult {
+            touch();
             // SAFETY: see cuInit.
             let result = PROCESS.wait($what, || unsafe { real::<$kind>(index::$name)($($argument),*) });
             crate::pool_accounts::waited();
@@ -235,6 +237,7 @@ macro_rules! polls {
         /// A program that asks until its work has ended has waited for it.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($argument: $type) -> CUresult {
+            touch();
             // SAFETY: see cuInit.
             let result = unsafe { real::<$kind>(index::$name)($argument) };
             if result == CUDA_SUCCESS {
@@ -256,6 +259,7 @@ macro_rules! records {
         /// Noted, so that it is known what a wait for it says.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(event: CUevent, stream: CUstream, $($argument: $type),*) -> CUresult {
+            touch();
             PROCESS.note_record(event);
             type Function = unsafe extern "C" fn(CUevent, CUstream, $($type),*) -> CUresult;
             // SAFETY: see cuInit.
@@ -274,6 +278,7 @@ records! {
 /// As cuCtxSynchronize. Newer than driver 555.
 #[cfg_attr(driver_580, unsafe(no_mangle))]
 pub unsafe extern "C" fn cuCtxSynchronize_v2(context: CUcontext) -> CUresult {
+    touch();
     // SAFETY: see cuInit.
     let wait = || unsafe { real::<CuCtxSynchronizeV2>(index::cuCtxSynchronize_v2)(context) };
     let result = PROCESS.wait(WaitFor::Context(context), wait);
@@ -315,6 +320,7 @@ contexts! {
 /// The handle may come back as another graph's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
+    touch();
     PROCESS.forget(Work::handle(graph));
     crate::graph_memory::gone(graph);
     // SAFETY: see cuInit.
@@ -324,6 +330,7 @@ pub unsafe extern "C" fn cuGraphExecDestroy(graph: CUgraphExec) -> CUresult {
 /// The account lets go of the context and its memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDestroy(context: CUcontext) -> CUresult {
+    touch();
     // SAFETY: see cuInit.
     context_destroyed(context, || unsafe { real::<CuCtxDestroyV2>(index::cuCtxDestroy)(context) })
 }
@@ -331,6 +338,7 @@ pub unsafe extern "C" fn cuCtxDestroy(context: CUcontext) -> CUresult {
 /// The account lets go of the context and its memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxDestroy_v2(context: CUcontext) -> CUresult {
+    touch();
     // SAFETY: see cuInit.
     context_destroyed(context, || unsafe { real::<CuCtxDestroyV2>(index::cuCtxDestroy_v2)(context) })
 }

@@ -2,6 +2,7 @@
 //! charged before those.
 
 use crate::entry::{index, real};
+use crate::touched::touch;
 use crate::work_exports::{legacy, per_thread};
 use crate::{HANDLES, PROCESS, graph_accounts, graph_nodes, pool_accounts};
 use core::ffi::{c_char, c_uint, c_ulonglong, c_void};
@@ -167,6 +168,7 @@ macro_rules! instantiations {
         pub unsafe extern "C" fn $name(
             executable: *mut CUgraphExec, graph: CUgraph, $($argument: $type),*
         ) -> CUresult {
+            touch();
             made(executable, &needs(graph), $flags, || {
                 // SAFETY: the entry point's type, the caller's arguments.
                 unsafe { real::<$kind>(index::$name)(executable, graph, $($argument),*) }
@@ -189,6 +191,7 @@ macro_rules! of_streams {
         /// As the driver's function of this name; so for all functions here.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $upload(graph: CUgraphExec, stream: CUstream) -> CUresult {
+            touch();
             behind(graph, $meant(stream), || {
                 // SAFETY: the entry point's type, the caller's arguments.
                 unsafe { real::<CuGraphUpload>(index::$upload)(graph, stream) }
@@ -200,6 +203,7 @@ macro_rules! of_streams {
         pub unsafe extern "C" fn $instantiate(
             executable: *mut CUgraphExec, graph: CUgraph, parameters: *mut CUDA_GRAPH_INSTANTIATE_PARAMS,
         ) -> CUresult {
+            touch();
             let needs = needs(graph);
             let instantiate = || {
                 // SAFETY: as above.
@@ -246,6 +250,7 @@ pub unsafe extern "C" fn cuGraphAddMemAllocNode(
     count: usize,
     parameters: *mut CUDA_MEM_ALLOC_NODE_PARAMS,
 ) -> CUresult {
+    touch();
     note();
     let add = index::cuGraphAddMemAllocNode;
     // SAFETY: the entry point's type, the caller's arguments.
@@ -260,6 +265,7 @@ macro_rules! nodes {
             node: *mut CUgraphNode, graph: CUgraph, dependencies: *const CUgraphNode, $($data: $type,)? count: usize,
             parameters: *mut c_void,
         ) -> CUresult {
+            touch();
             // SAFETY: null, or valid as the driver demands of its caller, and the type of the node comes first.
             if unsafe { parameters.cast::<c_uint>().as_ref() } == Some(&CU_GRAPH_NODE_TYPE_MEM_ALLOC) {
                 note();
@@ -282,6 +288,7 @@ nodes! {
 /// What streams give back of what they keep for graphs is no longer charged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDeviceGraphMemTrim(device: CUdevice) -> CUresult {
+    touch();
     pool_accounts::grow_older();
     // SAFETY: the entry point's type, the caller's argument.
     let result = unsafe { real::<CuDeviceGraphMemTrim>(index::cuDeviceGraphMemTrim)(device) };

@@ -7,6 +7,7 @@
 use crate::PROCESS;
 use crate::accounts::{Reserved, forget, let_go, refused, remember};
 use crate::entry::{index, real};
+use crate::touched::touch;
 use crate::{HANDLES, pool_accounts};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
@@ -53,9 +54,11 @@ fn architectures() -> Architectures {
     devices
 }
 
+/// What an image takes, with which the entry points begin: the driver is asked for its devices.
 #[cold]
 #[inline(never)]
 fn need_at(image: *const c_void) -> Need {
+    touch();
     images::need(Image::at(image as usize), architectures())
 }
 
@@ -63,6 +66,7 @@ fn need_at(image: *const c_void) -> Need {
 #[cold]
 #[inline(never)]
 fn need_of_file(path: *const c_char) -> Need {
+    touch();
     let mut need = Need::default();
     if path.is_null() {
         return need;

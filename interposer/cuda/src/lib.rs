@@ -1,11 +1,11 @@
 //! The shim that stands in for libcuda.so.1 in a leased container.
 //!
 //! It is bind-mounted where the loader looks for libcuda.so.1, and needs the real library by an absolute path that
-//! only gpool uses. Every name of the driver generation that it is built for is exported: most as trampolines, a few answered here. Names
-//! are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
+//! only gpool uses. Every name of the driver generation that it is built for is exported: most as trampolines, some of which look
+//! before whether the lease is there, a few answered here. Names are also replaced in what cuGetProcAddress returns, by pointer, so no version table is needed.
 //!
 //! Rooms: `entry` (the table of entry points), `exports` and its neighbours (the functions answered here), `accounts`,
-//! `pool_accounts` and `graph_accounts` (the memory behind them), `contexts`.
+//! `pool_accounts` and `graph_accounts` (the memory behind them), `contexts`, `touched` (what is passed on with a look).
 #![no_std]
 
 mod accounts;
@@ -34,6 +34,7 @@ mod pools;
 mod procaddress;
 #[allow(non_snake_case)] // the names are the driver's
 mod sharing;
+mod touched;
 #[allow(non_snake_case)] // the names are the driver's
 mod virtual_memory;
 #[allow(non_snake_case)] // the names are the driver's

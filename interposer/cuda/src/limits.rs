@@ -30,7 +30,7 @@ fn resident_threads(place: &Place) -> u64 {
 /// As the driver's function of this name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the entry point's type, the caller's arguments.
     let set = || unsafe { real::<CuCtxSetLimit>(index::cuCtxSetLimit)(limit, value) };
     let (kind, times) = match limit {

@@ -4,6 +4,7 @@ use crate::accounts::{freed, held, inexact};
 use crate::entry::{index, real};
 use crate::managed;
 use crate::pool_accounts;
+use crate::touched::touch;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
@@ -33,6 +34,7 @@ unsafe fn say<T>(wanted: *mut T, value: T) {
 /// As the driver's function of this name; so for all functions here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> CUresult {
+    touch();
     let (mut free_bytes, mut total_bytes) = (0, 0);
     // Null is an answer that a program does not want. Whether it may is the driver's to say, so it gets what is null.
     let own = |wanted: *mut usize, place: &mut usize| if wanted.is_null() { wanted } else { place };
@@ -129,6 +131,7 @@ pub unsafe extern "C" fn cuMemAllocPitch(
 /// Charged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -> CUresult {
+    touch();
     // SAFETY: see cuMemGetInfo_v2.
     held(Kind::Memory, Call::MemAlloc, pointer, size as u64, || unsafe {
         real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size)
@@ -144,6 +147,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     height: usize,
     element: c_uint,
 ) -> CUresult {
+    touch();
     let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
     inexact();
     held(Kind::Memory, Call::MemAllocPitch, pointer, row.saturating_mul(height as u64), || {
@@ -155,6 +159,7 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
 /// Charged in full to the device that is current: managed memory may all be there.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usize, flags: c_uint) -> CUresult {
+    touch();
     inexact();
     // SAFETY: see cuMemGetInfo_v2.
     let make = || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) };

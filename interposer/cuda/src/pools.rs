@@ -118,10 +118,10 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
 /// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
 struct Begun(Option<(&'static Place, usize, u64, Change)>);
 
-/// Begins to allocate `bytes` from `pool`, or from the current one; or what to answer instead.
+/// Begins to allocate `bytes` from `pool`, or from the current one, as the entry points begin; or what to answer instead.
 #[inline(never)] // four allocators call these two
 fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<Begun, CUresult> {
-    let place = PROCESS.place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
+    let place = PROCESS.touched_place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     // A captured allocation becomes a part of a graph, which takes its memory whenever it is launched.
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
         graph_memory::note();
@@ -213,7 +213,7 @@ stream_ordered! {
 /// Its place is noted: only memory of a device is charged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *const CUmemPoolProps) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: as above.
     let result = unsafe { real::<CuMemPoolCreate>(index::cuMemPoolCreate)(pool, properties) };
     if result != CUDA_SUCCESS {
@@ -238,7 +238,7 @@ pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut CUmemoryPool, properties: *c
 /// A pool that holds something is destroyed once that has gone, since nobody could ask how much it holds afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let known = with(|pools| pools.find(pool as usize).copied()).flatten();
     let charged = known.filter(|known| !known.is_on_host && !known.is_empty());
     let Some(Pool { device, .. }) = charged else {
@@ -268,9 +268,10 @@ pub unsafe extern "C" fn cuMemPoolDestroy(pool: CUmemoryPool) -> CUresult {
 /// What the pool gives back is no longer charged.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolTrimTo(pool: CUmemoryPool, keep: usize) -> CUresult {
+    let place = PROCESS.touched_place();
     // SAFETY: as above.
     let result = unsafe { real::<CuMemPoolTrimTo>(index::cuMemPoolTrimTo)(pool, keep) };
-    if let Some(place) = PROCESS.place() {
+    if let Some(place) = place {
         give_back(place, false);
     }
     result

@@ -1,7 +1,7 @@
-//! What cuGetProcAddress hands out: our function where the real one is hooked.
+//! What cuGetProcAddress hands out: our function where there is one.
 
 use crate::PROCESS;
-use crate::entry::{HOOKED, KNOWN, LONGEST, NAMES, SLOTS, ours};
+use crate::entry::{HOOKED, KNOWN, LONGEST, NAMES, REPLACED, SLOTS, ours};
 use core::ffi::{CStr, c_char, c_void};
 use gpool_interposer_logic::lookup::{self, Found};
 
@@ -13,8 +13,8 @@ use gpool_interposer_logic::lookup::{self, Found};
 pub unsafe fn substitute(symbol: *const c_char, pointer: *mut c_void) -> Option<*mut c_void> {
     // SAFETY: the caller's promise.
     let symbol = unsafe { CStr::from_ptr(symbol) };
-    match lookup::find::<{ LONGEST + 1 }>(KNOWN.find(&SLOTS, pointer), HOOKED, NAMES, symbol) {
-        Found::Hooked(index) => Some(ours(index)),
+    match lookup::find::<{ LONGEST + 1 }>(KNOWN.find(&SLOTS, pointer), (HOOKED, REPLACED), NAMES, symbol) {
+        Found::Ours(index) => Some(ours(index)),
         Found::Passes => Some(pointer),
         Found::UnknownVersion => {
             PROCESS.note_unknown_version();

@@ -76,7 +76,7 @@ fn pages(bytes: u64) -> u64 {
 /// As the driver's function of this name; so for all functions here.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer: CUdeviceptr) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let known = HANDLES.lock().find(Kind::Memory, pointer).map(|held| held.serial);
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let result = unsafe { real::<CuIpcGetMemHandle>(index::cuIpcGetMemHandle)(handle, pointer) };
@@ -98,7 +98,7 @@ macro_rules! opens {
         /// Charged with the piece of the lease that it is, before it is there; or when it is there, though its owner is.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult {
-            let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+            let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
             let _change = place.change();
             // SAFETY: see cuIpcGetMemHandle.
             let open = || unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
@@ -137,7 +137,7 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     pool: CUmemoryPool,
     data: *mut CUmemPoolPtrExportData,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
     // SAFETY: see the opens above.
     let result = unsafe { real::<CuMemPoolImportPointer>(index::cuMemPoolImportPointer)(pointer, pool, data) };
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn cuMemGetHandleForAddressRange(
     kind: c_uint,
     flags: c_ulonglong,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let export = index::cuMemGetHandleForAddressRange;
     // SAFETY: see the opens above.
     let result = unsafe { real::<CuMemGetHandleForAddressRange>(export)(handle, address, size, kind, flags) };

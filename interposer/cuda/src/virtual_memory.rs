@@ -37,7 +37,7 @@ pub unsafe extern "C" fn cuMemCreate(
     properties: *const CUmemAllocationProp,
     flags: c_ulonglong,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let create = || unsafe { real::<CuMemCreate>(index::cuMemCreate)(handle, size, properties, flags) };
     // SAFETY: null, or valid as the driver demands of its caller.
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn cuMemCreate(
 /// Takes the charge back with the last reference and the last mapping.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemRelease(handle: CUmemGenericAllocationHandle) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
     let memory = HANDLES.lock().releasing(handle);
     // SAFETY: see cuMemCreate.
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn cuMemRetainAllocationHandle(
     handle: *mut CUmemGenericAllocationHandle,
     address: *mut c_void,
 ) -> CUresult {
-    if PROCESS.place().is_none() {
+    if PROCESS.touched_place().is_none() {
         return CUDA_ERROR_NOT_INITIALIZED;
     }
     let memory = HANDLES.lock().keep_at(address as u64);
@@ -103,7 +103,7 @@ pub unsafe extern "C" fn cuMemExportToShareableHandle(
     kind: c_uint,
     flags: c_ulonglong,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let memory = HANDLES.lock().keep(handle);
     let export = index::cuMemExportToShareableHandle;
     // SAFETY: see cuMemCreate.
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn cuMemImportFromShareableHandle(
     shareable: *mut c_void,
     kind: c_uint,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
     // SAFETY: the caller's promise to the driver.
     let piece = match taken(place, unsafe { name_of(shareable, kind) }, Call::MemImport) {
@@ -302,7 +302,7 @@ pub unsafe extern "C" fn cuMemMap(
     handle: CUmemGenericAllocationHandle,
     flags: c_ulonglong,
 ) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     // SAFETY: see cuMemCreate.
     let mut map = || unsafe { real::<CuMemMap>(index::cuMemMap)(address, size, offset, handle, flags) };
     let end = (size as u64).saturating_add(offset as u64);
@@ -325,7 +325,7 @@ pub unsafe extern "C" fn cuMemMap(
 /// Takes the charge back of what has neither a reference nor another mapping.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemUnmap(address: CUdeviceptr, size: usize) -> CUresult {
-    let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     let _change = place.change();
     let range = HANDLES.lock().unmapping(address, size as u64);
     // SAFETY: see cuMemCreate.
@@ -361,7 +361,7 @@ macro_rules! bindings {
             multicast: CUmemGenericAllocationHandle, $($device: CUdevice,)? multicast_offset: usize, $memory: u64,
             $($offset: usize,)? size: usize, flags: c_ulonglong,
         ) -> CUresult {
-            let Some(place) = PROCESS.place() else { return CUDA_ERROR_NOT_INITIALIZED };
+            let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
             let kept = HANDLES.lock().$keep($memory);
             let bind = index::$name;
             // SAFETY: see cuMemCreate.

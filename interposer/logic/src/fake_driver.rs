@@ -312,8 +312,12 @@ pub fn watchers_rest() -> bool {
 
 /// A registered process in slot 0, with a live supervisor's heartbeat and a closed gate.
 pub fn process() -> &'static Process {
+    process_behind(region())
+}
+
+/// The same in this region.
+pub fn process_behind(region: Region) -> &'static Process {
     let process: &'static Process = Box::leak(Box::new(Process::new()));
-    let region = region();
     let control = region.control();
     control.heartbeat_ns.store(clock::now_ns() + 3_600_000_000_000, Ordering::Relaxed);
     control.fail_open.store(1, Ordering::Relaxed);

@@ -63,11 +63,18 @@ impl Process {
     #[inline(always)]
     pub fn admit_bytes(&self, stream: CUstream, kind: Bytes, bytes: u64) -> Admission {
         if bytes < kind.least_bytes() {
-            // As a launch: without a place in a region nothing runs.
-            let has_place = self.control().is_some() || self.register();
-            return if has_place { Admission::Pass } else { Admission::NotInitialized };
+            let is_there = self.control().is_some_and(|control| !control.is_suspended());
+            return if is_there || self.comes_there() { Admission::Pass } else { Admission::NotInitialized };
         }
         self.admit_long(stream, kind, bytes)
+    }
+
+    /// Takes a place, or waits until the lease is back: without a place in a region nothing runs, as no launch does.
+    #[cold]
+    #[inline(never)]
+    fn comes_there(&self) -> bool {
+        self.touch();
+        self.control().is_some() || self.register()
     }
 
     /// Called before each copy whose kind and size stand in what the program gives the driver.
@@ -91,6 +98,8 @@ impl Process {
         if unsafe { libc::getpid() } != place.registration.process_id {
             return Admission::NotInitialized;
         }
+        // The gate is closed then, but the driver is asked before it, and what is captured passes it.
+        self.touch();
         let driver = &place.driver;
         let mut context = driver.current_context();
         if is_default(stream)
@@ -207,16 +216,16 @@ impl Process {
         }
     }
 
-    /// Ends the open burst on `stream` before the program destroys the stream.
+    /// Ends the open burst on `stream` before the program destroys the stream. Touches, as all that is called before a stream changes.
     pub fn leave_stream(&self, stream: CUstream) {
-        let Some(place) = self.place() else { return };
+        let Some(place) = self.touched_place() else { return };
         self.end_bursts(place, |bursts| bursts.open_on(stream));
     }
 
     /// Ends the open burst on `stream` before the program captures it, and those on the default streams: while a blocking
     /// stream is captured, no event can be recorded on them.
     pub fn leave_for_capture(&self, stream: CUstream) {
-        let Some(place) = self.place() else { return };
+        let Some(place) = self.touched_place() else { return };
         self.end_bursts(place, |bursts| bursts.open_on(stream).or_else(|| bursts.open_on_default()));
     }
 
@@ -227,7 +236,8 @@ impl Process {
 
     /// Ends the capture of `stream` by `end`, the driver's function for that, which may fail and end it all the same.
     pub fn end_capture(&self, stream: CUstream, end: impl FnOnce() -> CUresult) -> CUresult {
-        let is_capturing = || self.place().is_some_and(|place| place.driver.is_capturing(stream));
+        let place = self.touched_place();
+        let is_capturing = || place.is_some_and(|place| place.driver.is_capturing(stream));
         let was_capturing = is_capturing();
         let result = end();
         if was_capturing && (result == CUDA_SUCCESS || !is_capturing()) {
@@ -238,8 +248,9 @@ impl Process {
 
     /// Ends the open burst on `stream` before that waits for an event: of a stream in capture, it would be in capture itself
     /// from then on, and nothing could be recorded on it or asked about it.
-    #[inline(always)]
+    #[inline(never)] // two entry points call it
     pub fn leave_for_join(&self, stream: CUstream) {
+        self.touch();
         if self.captures.load(Ordering::Acquire) != 0 {
             self.leave_before_join(stream);
         }

@@ -8,8 +8,8 @@
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
-//! to cost), `standing` and `stuck` (at a closed gate, and where the driver does not return), `copies` (how much a copy
-//! moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for their work, and for which),
+//! to cost), `standing`, `suspension` and `stuck` (at a closed gate, before a lease that is in the host's memory, and where the driver
+//! does not return), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for their work, and for which),
 //! `announce` (what is written into the slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
 //! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
@@ -61,6 +61,8 @@ mod sharing;
 mod standing;
 #[cfg(not(loom))]
 mod stuck;
+#[cfg(not(loom))]
+mod suspension;
 pub mod view;
 #[cfg(not(loom))]
 pub mod waits;

@@ -11,9 +11,9 @@ use core::sync::atomic::{AtomicPtr, AtomicU16, Ordering};
 /// What the real look-up found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Found {
-    /// The hooked function with this index.
-    Hooked(usize),
-    /// A function that is known and not hooked, or that has nothing to do with a hooked one.
+    /// The function with this index, for which there is one of ours.
+    Ours(usize),
+    /// A function that is known and left to the driver, or that has nothing to do with a hooked one.
     Passes,
     /// A variant of a hooked function that is not known: handing it out would lead past the account.
     UnknownVersion,
@@ -74,11 +74,16 @@ impl<const PLACES: usize> Default for Known<PLACES> {
 }
 
 /// Tells what the real driver found for `symbol`: the function of this index among those that the shim knows, of which
-/// the first `hooked` are answered by it, or another one. `names` are those of the known ones, as [`Name`] reads them, and
-/// `LONGEST` is room for each.
-pub fn find<const LONGEST: usize>(known: Option<usize>, hooked: usize, names: &[u8], symbol: &CStr) -> Found {
+/// the first `hooked` are answered by it, and those behind them, up to `replaced`, passed on with a look; or another one. `names`
+/// are those of the known ones, as [`Name`] reads them, and `LONGEST` is room for each.
+pub fn find<const LONGEST: usize>(
+    known: Option<usize>,
+    (hooked, replaced): (usize, usize),
+    names: &[u8],
+    symbol: &CStr,
+) -> Found {
     match known {
-        Some(index) if index < hooked => Found::Hooked(index),
+        Some(index) if index < replaced => Found::Ours(index),
         None if is_version::<LONGEST>(hooked, names, symbol) => Found::UnknownVersion,
         _ => Found::Passes,
     }
@@ -114,14 +119,16 @@ mod tests {
 
     #[test]
     fn versions_that_are_not_known_are_never_handed_out() {
-        let slots = [0x10, 0x20, 0x30].map(|address| AtomicPtr::new(address as *mut c_void));
-        let known = Known::<4>::new();
+        let slots = [0x10, 0x20, 0x28, 0x30].map(|address| AtomicPtr::new(address as *mut c_void));
+        let known = Known::<8>::new();
         slots.iter().enumerate().for_each(|(index, slot)| known.add(&slots, index, slot.load(Ordering::Relaxed)));
         let find = |symbol, address: usize| {
-            let names = b"\0\x06cuInit\x02\x0bMemAlloc_v2\0\x06cuLate";
-            find::<16>(known.find(&slots, address as *mut c_void), 2, names, symbol)
+            let names = b"\0\x06cuInit\x02\x0bMemAlloc_v2\x02\x09EventMake\0\x06cuLate";
+            find::<16>(known.find(&slots, address as *mut c_void), (2, 3), names, symbol)
         };
-        assert_eq!(find(c"cuMemAlloc", 0x20), Found::Hooked(1));
+        assert_eq!(find(c"cuMemAlloc", 0x20), Found::Ours(1));
+        assert_eq!(find(c"cuEventMake", 0x28), Found::Ours(2), "passed on, with a look before");
+        assert_eq!(find(c"cuEventMake", 0x40), Found::Passes, "without one, which leads past no account");
         assert_eq!(find(c"cuMemAlloc", 0x30), Found::Passes, "a variant of the baseline that is not hooked");
         assert_eq!(find(c"cuMemAlloc", 0x40), Found::UnknownVersion);
         for symbol in [c"cuMemAlloc_v3", c"cuMemAlloc_ptsz", c"cuMemAlloc_v12_ptds"] {

@@ -64,6 +64,21 @@ impl Place {
         announce::say(self.slot(), demand, word, estimated_end_ns);
     }
 
+    /// States that this process wants nothing, unless that is said, or a thread stands somewhere: it says that it waits once it counts
+    /// as a waiter. Whether it is news.
+    #[must_use]
+    #[inline(never)]
+    pub(crate) fn say_idle(&self, word: u32, now_ns: u64) -> bool {
+        let slot = self.slot();
+        let _telling = self.telling.lock();
+        let is_news =
+            slot.waiters.load(Ordering::Acquire) == 0 && slot.demand.load(Ordering::Relaxed) != Demand::Idle as u32;
+        if is_news {
+            announce::say(slot, Demand::Idle, word, now_ns);
+        }
+        is_news
+    }
+
     /// States that this process leaves the device when its work ends.
     pub(crate) fn say_leaving(&self, word: u32, estimated_end_ns: u64) {
         let _telling = self.telling.lock();

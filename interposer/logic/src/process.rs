@@ -64,8 +64,8 @@ pub struct Process {
     /// 1 once memory may be charged to this process.
     is_confirmed: AtomicU32,
     control: AtomicPtr<Control>,
-    /// The same page, from [`Process::begin`] on.
-    page: AtomicPtr<Control>,
+    /// The same page, from [`Process::begin`] on, also in a forked child.
+    pub(crate) page: AtomicPtr<Control>,
     /// What a process that has initialised the driver needs to take its place.
     start: Mutex<Option<Start>>,
     /// Threads that have something to launch, and sleep because enough is on the device.
@@ -82,6 +82,12 @@ pub struct Process {
 unsafe impl Sync for Process {}
 
 impl Process {
+    /// Where in a process the address of its lease's page stands, null before [`Process::begin`], and where in that the word which
+    /// is not 0 while the lease is suspended: as [`Process::touch`], for who has no register to spare.
+    pub const PAGE_OFFSET: usize = core::mem::offset_of!(Process, page);
+    /// See [`Process::PAGE_OFFSET`].
+    pub const IS_SUSPENDED_OFFSET: usize = core::mem::offset_of!(Control, is_suspended);
+
     /// A process that has not initialised CUDA.
     pub const fn new() -> Self {
         Self {
@@ -189,6 +195,7 @@ impl Process {
         place.slot().unknown_versions.store(self.unknown_versions.load(Ordering::Relaxed), Ordering::Relaxed);
         // SAFETY: nobody reads `place` before `control` is published, and callers adopt once.
         unsafe { (*self.place.get()).write(place) };
+        self.page.store(control.cast_mut(), Ordering::Release);
         self.control.store(control.cast_mut(), Ordering::Release);
     }
 
@@ -361,6 +368,35 @@ mod tests {
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 2);
         process.note_unknown_version();
         assert_eq!(slot.unknown_versions.load(Ordering::Relaxed), 3);
+    }
+
+    #[test]
+    fn who_has_no_place_takes_one_to_wait_for_a_suspended_lease_and_none_for_another() {
+        let process: &'static Process = Box::leak(Box::new(Process::new()));
+        process.touch();
+        let control = {
+            let region = region();
+            let control = region.control();
+            process.page.store(core::ptr::from_ref(control).cast_mut(), Ordering::Release);
+            *process.start.lock() = Some(Start { control, driver: driver(), region: Some(region) });
+            control
+        };
+        process.touch();
+        assert!(process.control().is_none(), "it has done nothing that needs one");
+        control.is_suspended.store(1, Ordering::Relaxed);
+        std::thread::scope(|scope| {
+            let touching = scope.spawn(|| process.touch());
+            let is_said =
+                || process.control().is_some() && process.place().unwrap().slot().demand.load(Ordering::Acquire) == 2;
+            while !is_said() {
+                std::thread::yield_now();
+            }
+            assert!(!touching.is_finished());
+            control.is_suspended.store(0, Ordering::Relaxed);
+            control.close_gate();
+            crate::futex::wake(&control.gate, i32::MAX);
+            touching.join().unwrap();
+        });
     }
 
     #[test]

@@ -48,8 +48,11 @@ impl Standing {
 }
 
 /// How long to stand at the gate before looking again: not past the moment at which a supervisor that has died now
-/// counts as away.
+/// counts as away. One that is away wakes whoever stands still, once it is back.
 fn patience_ns(place: &Place, now_ns: u64) -> u64 {
+    if place.region.supervisor_is_away(now_ns) {
+        return GATE_TIMEOUT_NS;
+    }
     let heartbeat_ns = place.region.control().heartbeat_ns.load(Ordering::Relaxed);
     let away_in_ns = (heartbeat_ns + HEARTBEAT_STALE_NS).saturating_sub(now_ns) + 1_000_000;
     away_in_ns.min(GATE_TIMEOUT_NS)

@@ -65,7 +65,7 @@ impl Process {
     }
 
     /// Copies to the host by `copy`, the driver's function, which returns when all on its stream has ended, and the copy. What was
-    /// launched ends before, by events: the copy is no work of the device's, however long it takes.
+    /// launched ends before, by events: the copy is no work of the device's, however long it takes. Touches.
     #[inline(never)] // several entry points call it
     pub fn copy_to_host(&self, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
         self.end_before_copy();
@@ -73,7 +73,7 @@ impl Process {
     }
 
     fn end_before_copy(&self) {
-        let Some(place) = self.place() else { return };
+        let Some(place) = self.touched_place() else { return };
         let Some(mut bursts) = self.bursts_in_time() else { return };
         let driver = &place.driver;
         let _relaxed = driver.relaxed_capture();

@@ -128,8 +128,7 @@ impl Process {
         if now_ns < quiet_until_ns {
             return Some(quiet_until_ns);
         }
-        if slot.demand.load(Ordering::Relaxed) == Demand::Running as u32 {
-            place.say(Demand::Idle, word.0, now_ns);
+        if place.say_idle(word.0, now_ns) {
             drop(bursts);
             place.ring();
         }
