@@ -126,7 +126,17 @@ pub enum Verb {
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
-    /// Serve paused leases again
+    /// Move what running containers hold of their GPUs to the host's memory, and their room is free for others: their programs live on, and
+    /// come back when they want the GPU and there is room, or by gpool resume
+    Suspend {
+        /// Lease or container ids, or unique prefixes
+        #[arg(required = true, value_name = "ID")]
+        ids: Vec<String>,
+        /// Do not wait until it is done
+        #[arg(long)]
+        no_wait: bool,
+    },
+    /// Serve paused leases again, and have suspended ones come back
     Resume {
         /// Lease or container ids, or unique prefixes
         #[arg(required = true, value_name = "ID")]

@@ -61,6 +61,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),
         Verb::Update(change) => commands::update::run(&client, &change),
         Verb::Pause { ids } => commands::pause::run(&client, &ids, "pause"),
+        Verb::Suspend { ids, no_wait } => commands::suspend::run(&client, &ids, no_wait),
         Verb::Evict { ids } => commands::pause::run(&client, &ids, "evict"),
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),

@@ -2,7 +2,8 @@
 
 use crate::output::{Column, borderless, csv, figure, text};
 use gpool_protocol::{
-    Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, format_bytes, format_permille, format_seconds,
+    Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, SuspensionStage, SuspensionView, format_bytes,
+    format_permille, format_seconds,
 };
 
 /// How long a container's threads stood at a closed gate.
@@ -37,6 +38,8 @@ pub struct LeaseRow {
     pub cost_center: Option<String>,
     /// Whether its gate is kept closed.
     pub paused: bool,
+    /// How far it is out of the GPU's memory, if it is suspended.
+    pub suspension: Option<SuspensionView>,
     /// Whether its GPUs are about to be taken from it.
     pub is_leaving: bool,
     /// Whether it has what is idle in place of its share, because a budget is spent.
@@ -89,6 +92,7 @@ impl From<&LeaseView> for LeaseRow {
             project: lease.project.clone(),
             cost_center: lease.cost_center.clone(),
             paused: lease.paused,
+            suspension: lease.suspension.clone(),
             is_leaving: lease.leaves_unix_ms.is_some(),
             is_beyond_budget: lease.beyond_budget,
             received_permille: lease.received_permille.into(),
@@ -184,16 +188,25 @@ fn gpu_cell(gpus: &[String]) -> String {
 }
 
 /// Where a lease stands, or what else there is to know of one that runs: that it has failed, has to make room,
-/// is paused, or has no promise of its share because a budget is spent.
+/// is suspended or waits to come back, is paused, or has no promise of its share because a budget is spent.
 pub fn state_cell(row: &LeaseRow) -> &'static str {
     if let Some(fault) = row.fault {
         return fault.text();
     }
     match row.state {
         LeaseState::Active if row.is_leaving => "leaving",
+        LeaseState::Active if row.suspension.is_some() => suspension_cell(row),
         LeaseState::Active if row.paused => "paused",
         LeaseState::Active if row.is_beyond_budget => "over-budget",
         state => state_name(state),
+    }
+}
+
+fn suspension_cell(row: &LeaseRow) -> &'static str {
+    match &row.suspension {
+        Some(its) if its.stage == SuspensionStage::Suspended && its.is_wanted => "waking",
+        Some(its) => its.stage.text(),
+        None => "",
     }
 }
 
@@ -225,7 +238,7 @@ fn enforcement_cell(row: &LeaseRow) -> String {
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 28] = [
+    const HEADER: [&str; 29] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -254,6 +267,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "project",
         "cost_center",
         "run_left_seconds",
+        "suspension",
     ];
     csv(
         &HEADER,
@@ -287,6 +301,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.project.clone().unwrap_or_default(),
                 lease.cost_center.clone().unwrap_or_default(),
                 lease.run_left_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
+                lease.suspension.as_ref().map_or("", |its| its.stage.text()).to_owned(),
             ]
         }),
     )
@@ -356,6 +371,7 @@ mod tests {
             cost_center: None,
             resource: None,
             paused: false,
+            suspension: None,
             received_permille: 299,
             charged_gpu_ns: 3_000_000_000,
             charged_at_ns: 0,
@@ -395,6 +411,18 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         assert_eq!(render(&rows), want);
         rows[0].is_beyond_budget = true;
         assert!(render(&rows).contains("  over-budget  "));
+        let suspension = SuspensionView {
+            stage: SuspensionStage::Suspended,
+            since_unix_ms: 0,
+            host_bytes: 4 << 30,
+            is_wanted: false,
+        };
+        rows[0].suspension = Some(suspension.clone());
+        assert!(render(&rows).contains("  suspended  "));
+        rows[0].suspension = Some(SuspensionView { is_wanted: true, ..suspension.clone() });
+        assert!(render(&rows).contains("  waking  "), "it waits for room");
+        rows[0].suspension = Some(SuspensionView { stage: SuspensionStage::Resuming, ..suspension });
+        assert!(render(&rows).contains("  resuming  "));
         rows[0].is_leaving = true;
         assert!(render(&rows).contains("  leaving  "));
         rows[0].fault = Some(LeaseFault::MpsServerDied);

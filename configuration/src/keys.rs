@@ -356,6 +356,9 @@ pub enum IdleAction {
     Event,
     /// An event, and after the grace the GPUs are taken from the container once somebody waits for room that it has.
     Yield,
+    /// An event, and after the grace what the container holds of its GPUs is moved to the host's memory once somebody waits for room that
+    /// it has. It comes back when its programs want the GPU and there is room.
+    Suspend,
     /// An event, and after the grace the GPUs are taken from the container: its processes that use them are killed, the others
     /// live on and can open them no more.
     Revoke,

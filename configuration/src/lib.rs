@@ -36,7 +36,7 @@ pub use keys::{
 };
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
-pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption};
+pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption, PreemptionAction};
 pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};

@@ -16,6 +16,19 @@ pub struct Preemption {
     pub least_run_seconds: u64,
     /// What the programs that use the GPUs are sent with the notice.
     pub signal: NoticeSignal,
+    /// What follows after that.
+    pub action: PreemptionAction,
+}
+
+/// How room is made by a container of a lower priority.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PreemptionAction {
+    /// The GPUs are taken from it: its processes that use them are killed, the others live on and can open them no more.
+    Revoke,
+    /// What it holds of its GPUs is moved to the host's memory, and it goes on when there is room again. One that cannot be moved has them
+    /// taken from it.
+    Suspend,
 }
 
 /// The longest of these times, in seconds.
@@ -63,6 +76,7 @@ impl Default for Preemption {
             grace_seconds: 30,
             least_run_seconds: 600,
             signal: NoticeSignal::Term,
+            action: PreemptionAction::Revoke,
         }
     }
 }

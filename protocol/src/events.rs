@@ -61,6 +61,10 @@ pub enum EventKind {
     LeasePaused,
     /// A paused lease is served again.
     LeaseResumed,
+    /// What a lease's programs hold of its GPUs was moved to the host's memory and its room is free for others, or that could not be.
+    LeaseSuspended,
+    /// A suspended lease is on its GPUs again, or could not come back.
+    LeaseWoken,
     /// The GPUs of a lease were taken from its running container.
     LeaseRevoked,
     /// A lease's container makes no use of its GPUs.
@@ -141,7 +145,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 48] = [
+    pub const ALL: [EventKind; 50] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -152,6 +156,8 @@ impl EventKind {
         EventKind::LeaseUpdated,
         EventKind::LeasePaused,
         EventKind::LeaseResumed,
+        EventKind::LeaseSuspended,
+        EventKind::LeaseWoken,
         EventKind::LeaseRevoked,
         EventKind::LeaseIdle,
         EventKind::LeasePreempted,

@@ -2,7 +2,7 @@
 
 use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, LeaseId};
-use crate::messages::LeaseFault;
+use crate::lease_state::{LeaseFault, SuspensionView};
 use serde::{Deserialize, Serialize};
 
 /// The answer to `GET /v1/leases/ID/explain`.
@@ -38,6 +38,9 @@ pub struct LeaseExplanation {
     /// That it has to make room for another one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
+    /// Its way out of the GPU's memory and back, while it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<SuspensionView>,
     /// One GPU after the other.
     pub gpus: Vec<GpuExplanation>,
 }

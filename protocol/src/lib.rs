@@ -23,6 +23,7 @@ mod gpu_test;
 mod guarded;
 mod health;
 mod identity;
+mod lease_state;
 mod mechanism;
 mod messages;
 mod mig;
@@ -57,10 +58,11 @@ pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestV
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
+pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
-    BindRequest, Edit, GpuView, LeaseFault, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseState, LeaseUpdate,
-    LeaseView, SilentGpu, SupervisorInfo, TimeSlices,
+    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, SilentGpu,
+    SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{

@@ -8,7 +8,7 @@
 //! | `GET /v1/leases`, `GET /v1/leases/ID` | | `[LeaseView]`, [`LeaseView`] |
 //! | `PATCH /v1/leases/ID` | [`LeaseUpdate`] | [`LeaseView`] |
 //! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
-//! | `POST /v1/leases/ID/evict` | nothing | [`LeaseView`] |
+//! | `POST /v1/leases/ID/suspend`, `.../evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/queue` | | `[WaitingView]` |
 //! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
@@ -35,6 +35,7 @@ use crate::counted::CountedResource;
 use crate::drain::Drain;
 use crate::health::HealthFinding;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
+use crate::lease_state::{LeaseFault, LeaseState, SuspensionView};
 use crate::mechanism::Mechanism;
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
@@ -186,45 +187,6 @@ pub struct LeaseUpdate {
     pub no_run_time: bool,
 }
 
-/// Where a lease stands in its life.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseState {
-    /// Granted; the container is being made.
-    Pending,
-    /// Bound to a running container.
-    Active,
-    /// Its GPUs were taken from its container, which runs on without them.
-    Revoked,
-    /// The container's init has ended; other processes of its cgroup have not.
-    Ending,
-    /// The container is gone; its place is kept a while for a restart of the same container.
-    Held,
-    /// Its container runs, and a supervisor that was started meanwhile could not take it over: it keeps its place, and nobody
-    /// opens or closes its gate.
-    Stranded,
-}
-
-/// What a lease's processes cannot recover from.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum LeaseFault {
-    /// Its MPS server ended while they were its clients.
-    MpsServerDied,
-    /// Their MPS server has had a fatal fault, and takes nobody in before they have ended.
-    MpsServerFault,
-}
-
-impl LeaseFault {
-    /// As it is written.
-    pub fn text(self) -> &'static str {
-        match self {
-            LeaseFault::MpsServerDied => "mps-server-died",
-            LeaseFault::MpsServerFault => "mps-server-fault",
-        }
-    }
-}
-
 /// A lease as `gpool ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
@@ -277,6 +239,9 @@ pub struct LeaseView {
     /// Whether its gate is kept closed until it is resumed.
     #[serde(default)]
     pub paused: bool,
+    /// Its way out of the GPU's memory and back, while it is there; none of one that is not suspended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspension: Option<SuspensionView>,
     /// GPU time that the supervisor charged over about the last ten seconds, in permille of that time; of several
     /// GPUs, their mean.
     pub received_permille: u16,

@@ -157,11 +157,11 @@ pub fn views(leases: &Leases) -> Vec<DrainedGpu> {
     let (gpus, book) = (leases.gpus(), leases.book());
     let its_leases = |uuid: &GpuUuid| {
         let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(uuid));
-        let running = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_no_share());
+        let running = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_lost_share());
         let is_on_it =
             |its: &GpuUuid| its == uuid || gpus.iter().any(|gpu| gpu.uuid == *its && gpu.board() == Some(uuid));
         let stranded =
-            book.stranded.iter().filter(|record| record.gpus().iter().any(is_on_it) && !record.has_no_share());
+            book.stranded.iter().filter(|record| record.gpus().iter().any(is_on_it) && !record.has_lost_share());
         (running.count() + stranded.count()) as u32
     };
     let index_of = |uuid: &GpuUuid| gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);

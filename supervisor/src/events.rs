@@ -212,6 +212,8 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseUpdated
         | EventKind::LeasePaused
         | EventKind::LeaseResumed
+        | EventKind::LeaseSuspended
+        | EventKind::LeaseWoken
         | EventKind::LeaseRevoked
         | EventKind::LeaseIdle
         | EventKind::LeasePreempted

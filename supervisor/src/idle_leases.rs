@@ -8,6 +8,7 @@ use crate::clock::{self, ns};
 use crate::lease::{Lease, Leases, about, class_policy};
 use crate::region::Report;
 use crate::revocation;
+use crate::suspension;
 use gpool_configuration::{ClassPolicy, IdleAction};
 use gpool_policy::idleness::{After, Rule, Step};
 use gpool_protocol::{Class, ContainerId, EventKind, LeaseId, LeaseState, Mechanism, format_bytes, format_seconds};
@@ -68,7 +69,7 @@ impl IdleLeases {
         let giving_way = leases.giving_way(&ids);
         self.rests_until = giving_way.is_none().then(|| Instant::now() + REST);
         for (id, waits) in giving_way.iter().flat_map(|its| its.leases.iter().map(|id| (id, &its.waits))) {
-            take(leases, id, Some(waits));
+            make_room(leases, id, waits);
         }
     }
 }
@@ -117,7 +118,8 @@ fn is_in_use(lease: &mut Lease, has_figures: impl Fn(usize) -> bool, report: &mu
         lease.signs = None;
         return true;
     }
-    if lease.state != LeaseState::Active || lease.record.paused || lease.record.revocation.is_some() {
+    let has_its_gpus = lease.record.revocation.is_none() && lease.record.suspension.is_none();
+    if lease.state != LeaseState::Active || lease.record.paused || !has_its_gpus {
         return true;
     }
     let charged_ns = lease.accounts.iter().fold(0, |sum: u64, account| sum.saturating_add(account.charged_ns()));
@@ -155,10 +157,31 @@ fn rule(policy: &ClassPolicy) -> Rule {
         grace_ns: ns(policy.idle_grace_seconds),
         after: match policy.idle_action {
             IdleAction::Event => After::Nothing,
-            IdleAction::Yield => After::TakenIfWanted,
+            IdleAction::Yield | IdleAction::Suspend => After::TakenIfWanted,
             IdleAction::Revoke => After::Taken,
         },
     }
+}
+
+/// Has the container make room for that one, as its class says.
+fn make_room(leases: &Leases, id: &LeaseId, waits: &ContainerId) {
+    let class = leases.book().leases.get(id).map(|lease| lease.record.class);
+    let action = class.map(|class| class_policy(&leases.configuration(), class).idle_action);
+    if action != Some(IdleAction::Suspend) {
+        return take(leases, id, Some(waits));
+    }
+    let Some((class, idle)) = still_due(leases, id, true) else { return };
+    let why = format!(
+        "it made no use of its GPUs for {idle}, as [class.{class}] idle_action = \"suspend\" asks, and {} waits for the room",
+        waits.short()
+    );
+    let begun = suspension::begin(leases, &id.0, &why, None);
+    leases.counters.note_idle(if begun.is_ok() { "suspended" } else { "not_suspended" });
+    let Err(error) = begun else { return };
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return };
+    lease.idleness.give_up();
+    leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), error.to_string());
 }
 
 /// Takes the GPUs from the container; for that one, if somebody waits for them. What has begun to work, has been paused or has
@@ -222,6 +245,10 @@ fn follows(class: Class, policy: &ClassPolicy) -> String {
             "unless it is used again in {grace}, it is taken for the first who waits for the room, as [class.{class}] \
              idle_action = \"yield\""
         ),
+        IdleAction::Suspend => format!(
+            "unless it is used again in {grace}, what it holds is moved to the host's memory for the first who waits for the room, as \
+             [class.{class}] idle_action = \"suspend\", and comes back when it is used"
+        ),
         IdleAction::Revoke => format!(
             "unless it is used again in {grace}, it is taken from it, as [class.{class}] idle_action = \"revoke\""
         ),
@@ -238,6 +265,7 @@ mod tests {
         for (action, parts) in [
             (IdleAction::Event, ["nothing follows", "idle_action = \"event\""]),
             (IdleAction::Yield, ["used again in 10m", "[class.notebook] idle_action = \"yield\""]),
+            (IdleAction::Suspend, ["used again in 10m", "[class.notebook] idle_action = \"suspend\""]),
             (IdleAction::Revoke, ["used again in 10m", "[class.notebook] idle_action = \"revoke\""]),
         ] {
             let text = of(action);

@@ -37,6 +37,7 @@
 //! | `compute_modes` | how many processes each GPU lets have contexts |
 //! | `mig` | dividing GPUs, and seeing it when somebody else does |
 //! | `mps` | the driver's MPS daemons: one for each team, user and set of GPUs |
+//! | `suspension` | leases whose processes are in the host's memory while others have their room |
 //! | `time_slices` | shares that the hardware keeps: the driver's time slices, tried, set and looked after |
 //! | `service_manager` | what systemd is told and what it hands over |
 //! | `metrics` | figures for Prometheus |
@@ -105,6 +106,7 @@ mod settings;
 mod silence;
 mod sites;
 mod sole;
+mod suspension;
 mod time_slices;
 mod uncounted;
 mod unlisted;

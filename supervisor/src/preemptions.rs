@@ -6,7 +6,8 @@ use crate::clock::{self, ns};
 use crate::gatekeeper::Order;
 use crate::lease::{ForWhom, Lease, Leases, MakingRoom, about, slice_priority};
 use crate::revocation;
-use gpool_configuration::{Configuration, NoticeSignal, Preemption};
+use crate::suspension;
+use gpool_configuration::{Configuration, NoticeSignal, Preemption, PreemptionAction};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
 use rustix::process::{Signal, pidfd_send_signal};
@@ -152,6 +153,7 @@ fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Cand
     };
     let may = |lease: &&Lease| {
         let runs = lease.state == LeaseState::Active && lease.record.revocation.is_none();
+        let runs = runs && lease.record.suspension.is_none();
         let is_lower = || lease.record.priority != Priority::Guaranteed;
         let can = || lease.record.cgroup.as_deref().is_some_and(|cgroup| !cgroup::is_frozen(cgroup));
         runs && (lease.leaves_ns().is_some() || is_lower() && can())
@@ -218,12 +220,17 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
             ForWhom::Reservation(name) => format!("reservation {name} needs the room and"),
         };
         let why = format!("{who} comes before {priority}, as [preemption] enabled = true asks");
-        let taken = revocation::take(leases, &id.0, &why, None);
+        let taken = match leases.configuration().preemption.action {
+            PreemptionAction::Suspend => suspension::begin(leases, &id.0, &why, None).map(|_| "suspended"),
+            PreemptionAction::Revoke => Err(ErrorBody::new(ErrorCode::LeaseConflict, "", "")),
+        };
+        // What cannot be moved has to go all the same.
+        let taken = taken.or_else(|_| revocation::take(leases, &id.0, &why, None).map(|()| "revoked"));
         let mut book = leases.book();
         // Its container may have ended meanwhile.
         let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
         let Some(lease) = lease else { continue };
-        leases.counters.note_preemption(if taken.is_ok() { "revoked" } else { "not_revoked" });
+        leases.counters.note_preemption(taken.as_ref().copied().unwrap_or("not_revoked"));
         serve(leases, lease, None);
         lease.makes_room = MakesRoom::default();
         let Err(error) = taken else { continue };

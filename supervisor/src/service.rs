@@ -26,6 +26,7 @@ use crate::settings::Settings;
 use crate::silence::{self, Silence};
 use crate::sites::{LinkWatch, Sites};
 use crate::sole::Sole;
+use crate::suspension::{self, Suspensions};
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
@@ -61,6 +62,10 @@ struct Arguments {
     /// slices, and do nothing else
     #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
     time_slice_load: Option<u64>,
+    /// Move processes to the host's memory or back by the driver's checkpoint calls, for a supervisor that suspends a lease, and do nothing
+    /// else: "suspend" or "resume", and their numbers
+    #[arg(long, num_args = 2.., value_names = ["WAY", "PID"], conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
+    checkpoint: Vec<String>,
 }
 
 /// The command line, for the manual, the man page and their tests.
@@ -103,6 +108,9 @@ pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(rounds) = arguments.time_slice_load {
         return time_slices::load(rounds);
+    }
+    if let [way, pids @ ..] = arguments.checkpoint.as_slice() {
+        return suspension::call_driver(way, pids);
     }
     let configuration = match gpool_configuration::load(&arguments.config) {
         Ok(configuration) => configuration,
@@ -193,6 +201,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         ledger: Ledger::default(),
         groups: Groups::default(),
         time_slices: Verdicts::default(),
+        suspensions: Suspensions::default(),
         mounts,
         progress: Progress::default(),
         book: Mutex::default(),
@@ -252,6 +261,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }
     // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
+    let moved = leases.clone();
+    std::thread::Builder::new().name("suspension".into()).spawn(move || suspension::keep(&moved))?;
     let kept = leases.clone();
     std::thread::Builder::new().name("budgets".into()).spawn(move || budgets::keep(&kept))?;
     let told = leases.clone();

@@ -196,6 +196,7 @@ mod tests {
             grace_seconds = 5
             least_run_seconds = 6
             signal = "SIGUSR1"
+            action = "suspend"
             [run_time]
             notice_seconds = 8
             signal = "none"

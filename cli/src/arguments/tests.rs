@@ -70,6 +70,9 @@ fn an_update_changes_one_thing_or_several() {
     ] {
         assert!(matches!(parsed(line), Err(Failure::Clap(_))), "{line}");
     }
+    assert!(
+        matches!(parsed("gpool suspend a --no-wait").unwrap().verb, Verb::Suspend { ids, no_wait: true } if ids == ["a"])
+    );
     assert!(matches!(parsed("gpool pause a b").unwrap().verb, Verb::Pause { ids } if ids.len() == 2));
 }
 

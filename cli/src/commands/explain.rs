@@ -9,8 +9,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, RunLeft, Standing, WaitCause,
-    WaitingView, format_bytes, format_permille, format_seconds, lease_path,
+    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, RunLeft, Standing, SuspensionStage,
+    SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds, lease_path,
 };
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -101,6 +101,9 @@ fn render(explanation: &LeaseExplanation) -> String {
             text += &format!("until then it is served with {} as {priority}\n", format_permille((*share).into()));
         }
     }
+    if let Some(suspension) = &explanation.suspension {
+        text += &format!("{}\n", suspended(suspension));
+    }
     for gpu in &explanation.gpus {
         text += &format!("\n{}\n", gpu.gpu_uuid);
         for (name, value) in facts(explanation, gpu) {
@@ -112,6 +115,22 @@ fn render(explanation: &LeaseExplanation) -> String {
         }
     }
     text
+}
+
+/// Where its memory is, and what it waits for.
+fn suspended(suspension: &SuspensionView) -> String {
+    let bytes = format_bytes(suspension.host_bytes);
+    match suspension.stage {
+        SuspensionStage::Suspending => "suspending: what it holds is being moved to the host's memory".to_owned(),
+        SuspensionStage::Resuming => format!("resuming: it has room, and {bytes} are being brought back"),
+        SuspensionStage::Suspended if suspension.is_wanted => {
+            format!("suspended: {bytes} are in the host's memory; it wants to go on and asks for room (gpool queue ls)")
+        }
+        SuspensionStage::Suspended => format!(
+            "suspended: {bytes} are in the host's memory, and others may have its room; it comes back when its programs want the GPU, or by \
+             gpool resume"
+        ),
+    }
 }
 
 /// What it holds at most beside what it may hold; nothing of an older supervisor, or before anything is held.
@@ -127,12 +146,17 @@ fn memory(peak_bytes: u64, cap_bytes: u64) -> String {
 }
 
 fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str, String); 5] {
+    // What keeps the gate of one that is suspended closed is told above.
+    let state = match (&explanation.suspension, &gpu.standing) {
+        (Some(suspension), Standing::Paused | Standing::Idle) => suspension.stage.text().to_owned(),
+        (_, its) => standing(its),
+    };
     let bounds = gpu
         .share_error
         .iter()
         .map(|bound| format!("{} over {}", points(bound.bound_ppm), format_whole_seconds(bound.window_ns)));
     [
-        ("state", standing(&gpu.standing)),
+        ("state", state),
         ("lag", lag(gpu.lag_ns)),
         ("charged", format_duration(gpu.charged_gpu_ns)),
         (
@@ -271,6 +295,7 @@ mod tests {
                 served_permille: Some(100),
                 served_as: Some(Priority::Guaranteed),
             }),
+            suspension: None,
             gpus: vec![GpuExplanation {
                 gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
                 standing: Standing::Waiting {
@@ -286,6 +311,21 @@ mod tests {
                 share_error: vec![bound(1, 26_000), bound(10, 2_600), bound(60, 434)],
             }],
         }
+    }
+
+    #[test]
+    fn one_that_is_suspended_is_not_told_to_be_paused() {
+        let of = |stage, is_wanted| {
+            let suspension = SuspensionView { stage, since_unix_ms: 0, host_bytes: 3 << 30, is_wanted };
+            let mut its = LeaseExplanation { suspension: Some(suspension), ..explanation() };
+            its.gpus[0].standing = Standing::Paused;
+            render(&its)
+        };
+        let out = of(SuspensionStage::Suspended, false);
+        assert!(out.contains("\nsuspended: 3GiB are in the host's memory, and others may have its room"), "{out}");
+        assert!(out.contains("  state:        suspended\n") && !out.contains("paused"), "{out}");
+        assert!(of(SuspensionStage::Suspended, true).contains("asks for room (gpool queue ls)"));
+        assert!(of(SuspensionStage::Resuming, true).contains("\nresuming: it has room, and 3GiB"));
     }
 
     #[test]

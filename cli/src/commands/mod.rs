@@ -26,6 +26,7 @@ pub mod savings;
 pub mod simulate;
 pub mod sizes;
 pub mod stats;
+pub mod suspend;
 pub mod top;
 pub mod update;
 pub mod usage;

@@ -17,6 +17,7 @@ use crate::quotas;
 use crate::reservations;
 use crate::revocation;
 use crate::service::Identity;
+use crate::suspension;
 use gpool_configuration::Policy;
 use gpool_protocol::{
     BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, HostPid, LeaseAnswer,
@@ -159,6 +160,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
         ("POST", ["v1", "leases", id, "resume"]) => value(set_paused(peer, leases, id, false)?),
+        ("POST", ["v1", "leases", id, "suspend"]) => value(suspend(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "evict"]) => value(evict(peer, leases, id)?),
         ("GET", ["v1", "leases", id, "explain"]) => value(leases.explain(id)?),
         ("PATCH", ["v1", "leases", id]) => value(update(request, peer, leases, id)?),
@@ -244,6 +246,11 @@ fn ended(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody>
 fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
     leases.set_paused(&lease_id, paused, peer.uid)
+}
+
+fn suspend(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
+    let lease_id = own(peer, leases, id)?;
+    suspension::begin(leases, &lease_id, &format!("user {} asked for it", peer.uid), Some(peer.uid))
 }
 
 fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {

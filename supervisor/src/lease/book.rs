@@ -3,6 +3,7 @@
 use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
 use super::entitlement::share_of;
+use super::figures::Figures;
 use super::meter::Meter;
 use super::record::{Counted, ProcessRecord, Record, StandingRecord};
 use super::statement::Statement;
@@ -14,6 +15,7 @@ use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
+use crate::suspension::SuspensionNotes;
 use crate::uncounted::Uncounted;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
@@ -22,7 +24,7 @@ use gpool_policy::repetition::Repetition;
 use gpool_policy::run_time::Notice;
 use gpool_policy::slice::Share;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
-use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SLOTS, SlotSnapshot};
+use gpool_shared_region::{PIECE_WORDS, SLOTS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -51,114 +53,6 @@ pub struct Dead {
     pub name: Option<ProcessName>,
     /// When it was seen to have ended.
     pub died: Instant,
-}
-
-/// Memory on one GPU, summed over processes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Holding {
-    /// Memory reserved, contexts not included.
-    pub allocated_bytes: u64,
-    /// Contexts.
-    pub contexts: u64,
-}
-
-impl Holding {
-    /// What a process claims to hold on GPU `gpu` of a lease on `gpus` of them, with all of what it holds with others.
-    pub fn of(slot: &SlotSnapshot<'_>, pieces: &PiecesSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
-        let own = Self::alone(slot, gpu, gpus);
-        let piece_bytes = pieces.bytes_on(slot.pieces(), gpu, gpus);
-        Self { allocated_bytes: own.allocated_bytes.saturating_add(piece_bytes), ..own }
-    }
-
-    /// What a process claims to hold alone. On a single GPU that is all it claims, whatever it says of GPUs.
-    fn alone(slot: &SlotSnapshot<'_>, gpu: usize, gpus: usize) -> Self {
-        if gpus == 1 {
-            return match gpu {
-                0 => Self { allocated_bytes: slot.allocated_bytes(), contexts: slot.contexts().into() },
-                _ => Self::default(),
-            };
-        }
-        Self { allocated_bytes: slot.gpu_bytes(gpu), contexts: slot.gpu_contexts(gpu).into() }
-    }
-
-    /// All of it, where a context costs `context_bytes`.
-    pub fn bytes(self, context_bytes: u64) -> u64 {
-        self.allocated_bytes.saturating_add(self.contexts.saturating_mul(context_bytes))
-    }
-}
-
-/// Sums over processes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Figures {
-    /// Memory by GPU of the lease.
-    pub held: [Holding; GPUS],
-    /// Allocations refused.
-    pub refused: u64,
-    /// Size of the last refused allocation.
-    pub refused_bytes: u64,
-    /// Look-ups refused because the shim does not know the version.
-    pub unknown_versions: u64,
-    /// Time stood at the gate.
-    pub gate_wait_ns: u64,
-    /// Launches.
-    pub launches: u64,
-    /// The most memory that was held on one GPU, by all processes of the lease together.
-    pub peak_bytes: u64,
-}
-
-impl Figures {
-    /// Adds a process of a lease on `gpus` GPUs, without what it holds with others.
-    fn add(mut self, slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
-        for (gpu, held) in self.held.iter_mut().enumerate().take(gpus) {
-            let claimed = Holding::alone(slot, gpu, gpus);
-            held.allocated_bytes = held.allocated_bytes.saturating_add(claimed.allocated_bytes);
-            held.contexts = held.contexts.saturating_add(claimed.contexts);
-        }
-        self.count(slot);
-        self
-    }
-
-    /// Adds what processes of a lease on `gpus` GPUs hold together, `held` of its pieces: each once.
-    fn add_pieces(mut self, pieces: &PiecesSnapshot<'_>, held: [u64; PIECE_WORDS], gpus: usize) -> Self {
-        for (gpu, sum) in self.held.iter_mut().enumerate().take(gpus) {
-            sum.allocated_bytes = sum.allocated_bytes.saturating_add(pieces.bytes_on(held, gpu, gpus));
-        }
-        self
-    }
-
-    /// What is written down of what processes have counted that have ended, and of how many refusals have been told, of
-    /// allocations and of look-ups.
-    fn written(&self, (refusals_told, unknown_versions_told): (u64, u64)) -> Counted {
-        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *self;
-        Counted {
-            refused,
-            refused_bytes,
-            unknown_versions,
-            gate_wait_ns,
-            launches,
-            peak_bytes,
-            refusals_told,
-            unknown_versions_told,
-        }
-    }
-
-    /// What was written down. Memory is not.
-    fn read(counted: &Counted) -> Self {
-        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *counted;
-        Self { held: Default::default(), refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes }
-    }
-
-    /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
-    pub fn count(&mut self, slot: &SlotSnapshot<'_>) {
-        self.refused = self.refused.saturating_add(slot.refused());
-        self.unknown_versions = self.unknown_versions.saturating_add(slot.unknown_versions().into());
-        self.gate_wait_ns = self.gate_wait_ns.saturating_add(slot.gate_wait_ns());
-        self.launches = self.launches.saturating_add(slot.launches());
-        self.peak_bytes = self.peak_bytes.max(slot.peak_bytes());
-        if slot.refused() > 0 {
-            self.refused_bytes = slot.refused_bytes();
-        }
-    }
 }
 
 /// One lease.
@@ -227,6 +121,8 @@ pub struct Lease {
     pub end_notice: Notice,
     /// When its GPUs were taken from it, if this supervisor has done that.
     pub revoked_at: Option<Instant>,
+    /// What is known of it while it is suspended.
+    pub suspension: SuspensionNotes,
 }
 
 impl Lease {
@@ -442,59 +338,5 @@ impl Book {
     /// The lease of a tenant.
     pub fn of_tenant(&mut self, tenant: TenantId) -> Option<&mut Lease> {
         self.leases.values_mut().find(|lease| lease.tenant == tenant)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use gpool_shared_region::{REPORT_BYTES, ROSTER_OFFSET, SLOT_BYTES};
-
-    fn claim(bytes: &mut [u8], offset: usize, value: u64) {
-        bytes[offset..offset + 8].copy_from_slice(&value.to_le_bytes());
-    }
-
-    #[test]
-    fn memory_is_summed_by_gpu_and_what_was_counted_stays() {
-        let mut bytes = [0u8; SLOT_BYTES];
-        claim(&mut bytes, 16, 70);
-        claim(&mut bytes, 24, 3);
-        claim(&mut bytes, 32, 9);
-        bytes[12] = 2;
-        bytes[40] = 2;
-        claim(&mut bytes, 1728, 50);
-        claim(&mut bytes, 1736, 20);
-        bytes[1856] = 1;
-        bytes[1860] = 1;
-        let slot = SlotSnapshot::new(&bytes).unwrap();
-        let two = Figures::default().add(&slot, 2).add(&slot, 2);
-        assert_eq!(two.held.map(|held| held.allocated_bytes)[..3], [100, 40, 0]);
-        assert_eq!((two.held[1].contexts, two.held[1].bytes(5), two.refused, two.refused_bytes), (2, 50, 6, 9));
-        let one = Figures::default().add(&slot, 1);
-        assert_eq!((one.held[0].bytes(5), one.held[1].bytes(5)), (80, 0), "on a single GPU it is all that is claimed");
-        let mut retired = Figures::default();
-        retired.count(&slot);
-        assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
-        let written = retired.written((2, 1));
-        assert_eq!(Figures::read(&written), retired, "the next life of the supervisor goes on from there");
-        assert_eq!((written.refusals_told, written.unknown_versions_told), (2, 1));
-    }
-
-    #[test]
-    fn what_two_processes_hold_is_the_leases_once_and_each_ones_in_full() {
-        let mut bytes = [0u8; SLOT_BYTES];
-        claim(&mut bytes, 16, 4096);
-        bytes[40] = 2;
-        claim(&mut bytes, 1728, 4096);
-        bytes[1952] = 0b10;
-        let slot = SlotSnapshot::new(&bytes).unwrap();
-        let mut report = vec![0u8; REPORT_BYTES];
-        // The second piece: two pages on the first GPU.
-        claim(&mut report, ROSTER_OFFSET + 64 + 16 + 8, 8192);
-        let pieces = PiecesSnapshot::new(&report);
-        assert_eq!(Holding::of(&slot, &pieces, 0, 2).allocated_bytes, 4096 + 8192);
-        assert_eq!(Holding::of(&slot, &pieces, 1, 2).allocated_bytes, 0);
-        let two = Figures::default().add(&slot, 2).add(&slot, 2).add_pieces(&pieces, slot.pieces(), 2);
-        assert_eq!((two.held[0].allocated_bytes, two.held[1].allocated_bytes), (2 * 4096 + 8192, 0));
     }
 }

@@ -53,6 +53,7 @@ impl Leases {
         let is_of_share = of_share != LeaseUpdate::default();
         if is_of_share {
             check_can_change(&old, &of_share)?;
+            check_is_there(&old)?;
         }
         let run = run_changed(&old, change, administers, clock::now_ns())?;
         let mut new = Record { run_seconds: run.seconds, ends_ns: run.ends_ns, ..changed(&old, change)? };
@@ -166,6 +167,9 @@ impl Leases {
         let mut book = self.book();
         let lease = book.find(lease)?;
         check_has_share(&lease.record)?;
+        if !paused && lease.record.suspension.is_some() {
+            Self::ask_to_wake(lease);
+        }
         if lease.record.paused == paused {
             return Ok(lease.view());
         }
@@ -180,7 +184,10 @@ impl Leases {
             true => (Order::Pause { tenant }, EventKind::LeasePaused, "paused"),
             false => (Order::Resume { tenant }, EventKind::LeaseResumed, "resumed"),
         };
-        self.gatekeeper.order(order);
+        // The gate of one that is suspended opens when it is back.
+        if lease.record.suspension.is_none() {
+            self.gatekeeper.order(order);
+        }
         let message = format!("{done} {}", lease.record.container_id.short());
         self.events.note(kind, about(&lease.record, Some(uid)), message);
         Ok(lease.view())
@@ -210,6 +217,18 @@ fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBo
             record.container_id.short()
         ),
         "change the fraction, or start it anew with mode=slice",
+    ))
+}
+
+/// Whether its room is its own: of one that is suspended it is free for others, and is asked for as it was when it comes back.
+fn check_is_there(record: &Record) -> Result<(), ErrorBody> {
+    if record.suspension.is_none() {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::LeaseConflict,
+        format!("container {} is suspended, and comes back with what it had", record.container_id.short()),
+        "resume it first (gpool resume), and change it when it is back",
     ))
 }
 

@@ -22,11 +22,12 @@ pub fn demand_of(request: &Request, mechanism: Mechanism) -> Demand {
     }
 }
 
-/// What a lease holds, as a demand on one of its GPUs.
+/// What a lease holds, as a demand on one of its GPUs. One that is in the host's memory holds nothing.
 pub fn held_demand(record: &Record) -> Demand {
+    let is_out = record.is_out();
     Demand {
-        fraction_permille: record.fraction_permille,
-        memory: MemoryDemand::Bytes(record.memory_cap_bytes),
+        fraction_permille: if is_out { 0 } else { record.fraction_permille },
+        memory: MemoryDemand::Bytes(if is_out { 0 } else { record.memory_cap_bytes }),
         priority: slice_priority(record.priority),
         gpus: 1,
         usage: use_of(record.mechanism),
@@ -99,7 +100,10 @@ pub fn class_policy(configuration: &Configuration, class: Class) -> &ClassPolicy
 /// Whether a lease's processes may run unpaced while no supervisor is there: as its class says, but not what has been
 /// kept from the GPU.
 pub fn fails_open(configuration: &Configuration, record: &Record) -> bool {
-    class_policy(configuration, record.class).fail_open && !record.paused && record.revocation.is_none()
+    class_policy(configuration, record.class).fail_open
+        && !record.paused
+        && record.revocation.is_none()
+        && record.suspension.is_none()
 }
 
 /// Whether this host allows a class.

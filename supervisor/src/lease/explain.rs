@@ -52,6 +52,7 @@ impl Leases {
             memory_cap_bytes: memory.memory_cap_bytes,
             memory_peak_bytes: memory.memory_peak_bytes,
             leaving,
+            suspension: memory.suspension,
             gpus,
         })
     }

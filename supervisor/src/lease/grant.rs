@@ -39,6 +39,7 @@ use crate::service_manager;
 use crate::settings::Settings;
 use crate::silence::Silence;
 use crate::sites::Sites;
+use crate::suspension::{SuspensionNotes, Suspensions};
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
 use crate::watchers::Watchers;
@@ -113,6 +114,8 @@ pub struct Leases {
     pub groups: Groups,
     /// Which GPUs keep shares by time slices.
     pub time_slices: Verdicts,
+    /// The bell of who moves leases to the host's memory and back.
+    pub suspensions: Suspensions,
     /// What is counted for the metrics.
     pub counters: Counters,
     /// Who mounts regions.
@@ -219,6 +222,7 @@ impl Leases {
             in_pod: asked.in_pod.clone(),
             paused: false,
             revocation: None,
+            suspension: None,
             memory_cap_bytes: placed.memory_bytes,
             highest_cap_bytes: Some(placed.memory_bytes),
             run_seconds: run.seconds,
@@ -349,7 +353,7 @@ impl Leases {
         let gpus = accounts.iter().map(|account| account.gpu).collect();
         let share = share_of(&self.configuration(), &record);
         self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns });
-        if record.paused || record.revocation.is_some() {
+        if record.paused || record.revocation.is_some() || record.suspension.is_some() {
             self.gatekeeper.order(Order::Pause { tenant });
         }
         let now_ns = clock::now_ns();
@@ -359,6 +363,7 @@ impl Leases {
             was_seen: false,
             makes_room: MakesRoom::default(),
             end_notice: Notice::default(),
+            suspension: SuspensionNotes::default(),
             // One that a supervisor before has begun counts from now on.
             revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
             state,

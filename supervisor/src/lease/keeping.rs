@@ -42,7 +42,8 @@ impl Leases {
 /// it gives that to the next one at once when he does not. It is kept as the lease had it, because of what the lease did not want
 /// others may have had some since.
 fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now: Instant) -> Option<Instant> {
-    if record.starts_once || record.revocation.is_some() || record.resource.is_some() {
+    let has_its_room = record.revocation.is_none() && record.suspension.is_none();
+    if record.starts_once || !has_its_room || record.resource.is_some() {
         return None;
     }
     let until = if record.init.is_some() { Some(now + hold) } else { back_until };
@@ -52,9 +53,10 @@ fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now:
 #[cfg(test)]
 mod tests {
     use super::super::record::sample;
+    use super::super::suspended::SuspensionRecord;
     use super::*;
     use crate::procfs::ProcessName;
-    use gpool_protocol::{CountedResource, HostPid};
+    use gpool_protocol::{CountedResource, HostPid, SuspensionStage};
 
     #[test]
     fn a_start_that_fails_uses_up_no_kept_place_and_makes_none() {
@@ -71,6 +73,10 @@ mod tests {
         for record in [ran, never_ran] {
             let counted = Record { resource: Some(CountedResource::Percent(30)), ..record.clone() };
             assert_eq!(kept_until(&counted, Some(later), hold, now), None, "its cluster knows for whom the room is");
+            let suspension =
+                Some(SuspensionRecord { stage: SuspensionStage::Suspended, since_unix_ms: 0, bytes: Vec::new() });
+            let suspended = Record { suspension, ..record.clone() };
+            assert_eq!(kept_until(&suspended, Some(later), hold, now), None, "others may have its room by now");
             let once = Record { starts_once: true, ..record };
             assert_eq!(kept_until(&once, Some(later), hold, now), None, "nobody comes back");
         }

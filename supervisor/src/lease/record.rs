@@ -1,6 +1,7 @@
 //! What is written down of a lease, so that a restarted supervisor finds it: one file in the lease's directory on
 //! the run-time tmpfs, stamped with the boot.
 
+use super::suspended::SuspensionRecord;
 use crate::mps::Domain;
 use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
@@ -177,6 +178,9 @@ pub struct Record {
     /// How far the taking of its GPUs has come, if they were taken from it.
     #[serde(default)]
     pub revocation: Option<RevocationRecord>,
+    /// Its way to the host's memory and back, while it is suspended.
+    #[serde(default)]
+    pub suspension: Option<SuspensionRecord>,
     /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
     /// The highest cap that it has ever had. None from a supervisor that did not write it down.
@@ -248,6 +252,7 @@ impl Record {
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {
         match self.mechanism {
+            _ if self.is_out() => 0,
             Mechanism::Slice | Mechanism::Exclusive | Mechanism::Mig | Mechanism::Mps => self.memory_cap_bytes,
             Mechanism::TimeSlice => 0,
         }
@@ -326,8 +331,13 @@ impl Record {
         Self { priority, has_no_hours: false, ..self.clone() }
     }
 
-    /// Whether its GPUs were taken from it and nothing of it is left there: nobody need make room for it.
+    /// Whether it has nothing of its GPUs now: nobody need make room for it.
     pub fn has_no_share(&self) -> bool {
+        self.has_lost_share() || self.is_out()
+    }
+
+    /// Whether its GPUs were taken from it and nothing of it is left there.
+    pub fn has_lost_share(&self) -> bool {
         self.revocation.as_ref().is_some_and(|revocation| revocation.is_settled)
     }
 

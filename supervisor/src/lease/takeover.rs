@@ -17,7 +17,7 @@ use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::service_manager;
-use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState};
+use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState, SuspensionStage};
 use gpool_shared_region::{CONTROL_FILE, SLOTS};
 use std::collections::BTreeMap;
 use std::io;
@@ -192,6 +192,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         return Err("its region is of another layout".into());
     }
     let region = Arc::new(region);
+    let record = as_it_goes_on(record);
+    region.set_suspended(record.suspension.is_some());
     // Before it beats again.
     let away_ns = clock::now_ns().saturating_sub(region.control().heartbeat_ns.load(Ordering::Relaxed));
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
@@ -243,6 +245,13 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     leases.gatekeeper.order(Order::Look { tenant });
     leases.events.note(EventKind::LeaseTakenOver, about, format!("took {short} over"));
     Ok(())
+}
+
+/// One that was on its way to the host's memory is brought back: how far it came nobody knows.
+fn as_it_goes_on(mut record: Record) -> Record {
+    let goes_out = record.is_going_out();
+    record.suspension.iter_mut().filter(|_| goes_out).for_each(|its| its.stage = SuspensionStage::Resuming);
+    record
 }
 
 /// A process that has died while no supervisor was there, unless its slot has gone to another one since. What it held counts

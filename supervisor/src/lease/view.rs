@@ -74,6 +74,7 @@ impl Lease {
         let received: u64 = gpus.iter().map(|gpu| u64::from(gpu.received_permille)).sum();
         LeaseView {
             state: self.state,
+            suspension: self.suspension_view(),
             received_permille: (received / gpus.len().max(1) as u64) as u16,
             charged_gpu_ns: gpus.iter().fold(0, |sum, gpu| sum.saturating_add(gpu.charged_gpu_ns)),
             charged_at_ns: self.accounts.first().map_or(0, GpuAccount::charged_at_ns),
@@ -133,6 +134,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         cost_center: record.cost_center.clone(),
         resource: record.resource.clone(),
         paused: record.paused,
+        suspension: None,
         received_permille: 0,
         charged_gpu_ns: 0,
         charged_at_ns: 0,

@@ -12,13 +12,16 @@ pub(super) const GUARD_ACTIONS: [&str; 7] =
     ["told", "frozen", "not_frozen", "revoked", "not_revoked", "killed", "not_killed"];
 
 /// What was done about leases that nobody uses.
-pub(super) const IDLE_ACTIONS: [&str; 3] = ["told", "revoked", "not_revoked"];
+pub(super) const IDLE_ACTIONS: [&str; 5] = ["told", "revoked", "not_revoked", "suspended", "not_suspended"];
 
 /// What was done about leases that make room for a higher priority.
-pub(super) const PREEMPTIONS: [&str; 5] = ["told", "withdrawn", "left", "revoked", "not_revoked"];
+pub(super) const PREEMPTIONS: [&str; 6] = ["told", "withdrawn", "left", "suspended", "revoked", "not_revoked"];
 
 /// What was done about leases whose run time is over.
 pub(super) const RUN_TIMES: [&str; 3] = ["told", "revoked", "not_revoked"];
+
+/// What came of leases that were to be suspended or to come back.
+pub(super) const SUSPENSIONS: [&str; 4] = ["suspended", "not_suspended", "woken", "lost"];
 
 /// What requests for leases are refused with. Others may come up and are counted from then on.
 const REFUSALS: [ErrorCode; 10] = [
@@ -42,6 +45,7 @@ pub struct Counters {
     idle: Mutex<BTreeMap<&'static str, u64>>,
     preemptions: Mutex<BTreeMap<&'static str, u64>>,
     run_times: Mutex<BTreeMap<&'static str, u64>>,
+    suspensions: Mutex<BTreeMap<&'static str, u64>>,
     lent: AtomicU64,
     queue: Mutex<BTreeMap<&'static str, Waits>>,
 }
@@ -65,6 +69,7 @@ impl Default for Counters {
             idle: zeroes(&mut IDLE_ACTIONS.into_iter()),
             preemptions: zeroes(&mut PREEMPTIONS.into_iter()),
             run_times: zeroes(&mut RUN_TIMES.into_iter()),
+            suspensions: zeroes(&mut SUSPENSIONS.into_iter()),
             lent: AtomicU64::new(0),
             queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
@@ -94,6 +99,11 @@ impl Counters {
     /// This came of a lease that makes room for a higher priority.
     pub fn note_preemption(&self, outcome: &'static str) {
         *lock(&self.preemptions).entry(outcome).or_default() += 1;
+    }
+
+    /// This came of a lease that was to be suspended, or to come back.
+    pub fn note_suspension(&self, outcome: &'static str) {
+        *lock(&self.suspensions).entry(outcome).or_default() += 1;
     }
 
     /// This was done about a lease whose run time is over.
@@ -132,6 +142,11 @@ impl Counters {
     /// What came of leases that make room for a higher priority, by outcome.
     pub fn preemptions(&self) -> Vec<(&'static str, u64)> {
         lock(&self.preemptions).iter().map(|(outcome, count)| (*outcome, *count)).collect()
+    }
+
+    /// What came of leases that were to be suspended or to come back.
+    pub fn suspensions(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.suspensions).iter().map(|(outcome, count)| (*outcome, *count)).collect()
     }
 
     /// What was done about leases whose run time is over, by outcome.

@@ -68,9 +68,11 @@ families! {
     QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
     QueueBackfilled Counter "gpool_queue_backfilled_total" [] "Leases granted in room that is kept for another container, which cannot begin before their run times are over";
     IdleActions Counter "gpool_idle_actions_total" ["action"]
-        "What was done about containers that make no use of their GPUs: told, revoked, not_revoked";
+        "What was done about containers that make no use of their GPUs: told, revoked, not_revoked, suspended, not_suspended";
     Preemptions Counter "gpool_preemptions_total" ["outcome"]
-        "What came of containers that had to make room for one of a higher priority: the notice (told), its end because the room was not needed any more (withdrawn), that they ended within the grace (left), and after it that their GPUs were taken (revoked) or could not be (not_revoked)";
+        "What came of containers that had to make room for one of a higher priority: the notice (told), its end because the room was not needed any more (withdrawn), that they ended within the grace (left), and after it that they were suspended (suspended), or that their GPUs were taken (revoked) or could not be (not_revoked)";
+    Suspensions Counter "gpool_suspensions_total" ["outcome"]
+        "What came of containers that were to be moved to the host's memory: that they were (suspended) or could not be (not_suspended), and that they have come back (woken) or the driver has lost their programs (lost)";
     RunTimes Counter "gpool_run_times_total" ["outcome"]
         "What was done about containers whose run time is over: the notice before (told), and that their GPUs were taken (revoked) or could not be (not_revoked)";
     QuotaHeldGpus Gauge "gpool_quota_held_gpus" ["of", "name"]
@@ -157,6 +159,8 @@ families! {
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
     LeasePaused Gauge "gpool_lease_paused" ["container_id", "lease_id"] "1 while the gate is kept closed by gpool pause";
+    LeaseSuspended Gauge "gpool_lease_suspended" ["container_id", "lease_id"] "1 while it is in the host's memory, or on its way there or back";
+    LeaseHostMemory Gauge "gpool_lease_host_memory_bytes" ["container_id", "lease_id"] "What of its GPU memory is in the host's";
 }
 
 impl Family {

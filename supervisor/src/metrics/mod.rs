@@ -19,7 +19,7 @@ use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{
     EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, QuotaView, ReservationState,
-    ReservationView,
+    ReservationView, SuspensionStage,
 };
 use std::collections::BTreeMap;
 use text::Page;
@@ -50,6 +50,7 @@ struct Moment {
     guard_actions: Vec<(&'static str, u64)>,
     idle_actions: Vec<(&'static str, u64)>,
     preemptions: Vec<(&'static str, u64)>,
+    suspensions: Vec<(&'static str, u64)>,
     run_times: Vec<(&'static str, u64)>,
     lent: u64,
     rounds: [(&'static str, u64); 2],
@@ -98,6 +99,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         guard_actions: leases.counters.guard_actions(),
         idle_actions: leases.counters.idle_actions(),
         preemptions: leases.counters.preemptions(),
+        suspensions: leases.counters.suspensions(),
         run_times: leases.counters.run_times(),
         lent: leases.counters.lent(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
@@ -209,6 +211,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::IdleActions, &[("action", action)], *count as f64);
     }
     page.add(Family::QueueBackfilled, &[], moment.lent as f64);
+    for (outcome, count) in &moment.suspensions {
+        page.add(Family::Suspensions, &[("outcome", outcome)], *count as f64);
+    }
     for (outcome, count) in &moment.run_times {
         page.add(Family::RunTimes, &[("outcome", outcome)], *count as f64);
     }
@@ -321,6 +326,9 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseInfo, &about, 1.0);
     page.add(Family::LeaseMemoryCap, &[container, id], lease.memory_cap_bytes as f64);
     page.add(Family::LeasePaused, &[container, id], f64::from(u8::from(lease.paused)));
+    page.add(Family::LeaseSuspended, &[container, id], f64::from(u8::from(lease.suspension.is_some())));
+    let host_bytes = lease.suspension.as_ref().map_or(0, |suspension| suspension.host_bytes);
+    page.add(Family::LeaseHostMemory, &[container, id], host_bytes as f64);
     if let Some(limit_permille) = lease.limit_permille {
         page.add(Family::LeaseLimit, &[container, id], ratio(limit_permille));
     }
@@ -364,6 +372,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
 fn entitled_permille(lease: &LeaseView) -> u16 {
     match lease.mechanism {
         _ if lease.state == LeaseState::Revoked => 0,
+        _ if lease.suspension.as_ref().is_some_and(|its| its.stage == SuspensionStage::Suspended) => 0,
         Mechanism::Exclusive | Mechanism::Mig => 1000,
         Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice => match lease.priority {
             Priority::Guaranteed => lease.fraction_permille,

@@ -41,6 +41,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         cost_center: Some(HOSTILE.into()),
         resource: None,
         paused: true,
+        suspension: None,
         received_permille: 325,
         charged_gpu_ns: 3_000_000_000,
         charged_at_ns: 0,
@@ -154,6 +155,7 @@ fn moment() -> Moment {
         guard_actions: vec![("frozen", 1)],
         idle_actions: vec![("told", 3)],
         preemptions: vec![("left", 2)],
+        suspensions: vec![("woken", 5)],
         run_times: vec![("revoked", 4)],
         lent: 3,
         rounds: [("sampler", 9), ("attendant", 8)],
@@ -300,6 +302,8 @@ fn figures_are_in_prometheus_units() {
     assert!(counters::IDLE_ACTIONS.iter().all(|action| idle.is_some_and(|help| help.contains(action))));
     let preemptions = FAMILIES.iter().find(|(family, _)| *family == Family::Preemptions).map(|(_, family)| family.help);
     assert!(counters::PREEMPTIONS.iter().all(|outcome| preemptions.is_some_and(|help| help.contains(outcome))));
+    let suspensions = FAMILIES.iter().find(|(family, _)| *family == Family::Suspensions).map(|(_, family)| family.help);
+    assert!(counters::SUSPENSIONS.iter().all(|outcome| suspensions.is_some_and(|help| help.contains(outcome))));
     let run_times = FAMILIES.iter().find(|(family, _)| *family == Family::RunTimes).map(|(_, family)| family.help);
     assert!(counters::RUN_TIMES.iter().all(|outcome| run_times.is_some_and(|help| help.contains(outcome))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));

@@ -45,7 +45,7 @@ pub fn in_the_way(book: &Book, gpus: &[Gpu], board: &GpuUuid, processes: &Proces
 /// Leases that hold something, those that could not be taken over yet among them.
 fn records(book: &Book) -> impl Iterator<Item = &Record> {
     let leased = book.leases.values().map(|lease| &lease.record);
-    leased.chain(&book.stranded).filter(|record| !record.has_no_share())
+    leased.chain(&book.stranded).filter(|record| !record.has_lost_share())
 }
 
 /// The containers that have a board or a part of it.

@@ -76,7 +76,7 @@ fn parted(gpu_instances: &[GpuInstance]) -> Vec<MigPartedView> {
 }
 
 fn on(book: &Book, place: usize) -> impl Iterator<Item = &Lease> {
-    book.leases.values().filter(move |lease| lease.gpus().any(|gpu| gpu == place) && !lease.record.has_no_share())
+    book.leases.values().filter(move |lease| lease.gpus().any(|gpu| gpu == place) && !lease.record.has_lost_share())
 }
 
 fn instances(own: &Gpu, gpus: &[Gpu], book: &Book) -> Vec<MigInstanceView> {

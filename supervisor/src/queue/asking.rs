@@ -43,7 +43,7 @@ impl Leases {
                 granted.map(LeaseAnswer::Granted).inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))
             }
             Err(refusal) => {
-                self.have_wait(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))
+                self.wait_for_room(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))
             }
         }
     }
@@ -106,7 +106,10 @@ impl Leases {
 
     /// Puts the request into the queue, or keeps its place, unless it has waited long enough, is refused for something else
     /// than room, or could wait for ever.
-    fn have_wait(
+    ///
+    /// # Errors
+    /// Then what it was refused for, or that the queue has no place.
+    pub fn wait_for_room(
         &self,
         asked: &LeaseRequest,
         requester: WatchedProcess,

@@ -171,6 +171,14 @@ impl RegionHost {
         self.control().fail_open.store(u32::from(fail_open), Ordering::Relaxed);
     }
 
+    /// Whether its processes are in the host's memory, or on their way there or back. Who stands there for that is woken when it is over.
+    pub fn set_suspended(&self, is_suspended: bool) {
+        self.control().is_suspended.store(u32::from(is_suspended), Ordering::Release);
+        if !is_suspended {
+            futex::wake_all(&self.control().gate);
+        }
+    }
+
     /// The lease's part of each of its GPUs, in thousandths.
     pub fn set_fraction(&self, permille: u16) {
         self.control().fraction_permille.store(u32::from(permille), Ordering::Relaxed);

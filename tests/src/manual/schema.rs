@@ -7,12 +7,13 @@ use gpool_configuration::{
 use serde_json::{Map, Value, json};
 
 /// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
-pub const CHOICES: [(&str, &[&str]); 8] = [
+pub const CHOICES: [(&str, &[&str]); 9] = [
     ("driver.compat", &["host", "image"]),
     ("liar_action", &["event", "debt"]),
     ("bypass_action", &["event", "freeze", "revoke", "kill"]),
     ("hang_action", &["event", "stop"]),
-    ("idle_action", &["event", "yield", "revoke"]),
+    ("idle_action", &["event", "yield", "suspend", "revoke"]),
+    ("preemption.action", &["revoke", "suspend"]),
     ("preemption.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
     ("run_time.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
     ("policy.classes", &["latency", "batch", "notebook", "train"]),

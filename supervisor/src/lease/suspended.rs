@@ -1,0 +1,169 @@
+//! A lease whose processes are in the host's memory: what is written down of that, and what it asks for to come back.
+
+use super::book::Lease;
+use super::grant::{Leases, failed};
+use super::record::Record;
+use super::room::Room;
+use crate::clock;
+use crate::gatekeeper::Order;
+use crate::queue::Left;
+use crate::region::Report;
+use crate::suspension;
+use gpool_protocol::{
+    ErrorBody, LeaseId, LeaseRequest, MemoryCap, Mode, Priority, Request, SuspensionStage, SuspensionView,
+};
+use gpool_shared_region::{Demand, SUSPENDABLE_VERSION, SlotSnapshot};
+use serde::{Deserialize, Serialize};
+
+/// A lease's way to the host's memory and back, as written down. One that a supervisor finds half-way is brought back.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SuspensionRecord {
+    /// How far it has come.
+    pub stage: SuspensionStage,
+    /// Since when it is suspended, or about to be, Unix milliseconds.
+    pub since_unix_ms: u64,
+    /// What it held of each of its GPUs when it went, contexts included, in bytes.
+    pub bytes: Vec<u64>,
+}
+
+impl Record {
+    /// Whether it is in the host's memory, and others may have its room.
+    pub fn is_out(&self) -> bool {
+        self.suspension.as_ref().is_some_and(|its| its.stage == SuspensionStage::Suspended)
+    }
+
+    /// Whether its room is about to be free.
+    pub fn is_going_out(&self) -> bool {
+        self.suspension.as_ref().is_some_and(|its| its.stage == SuspensionStage::Suspending)
+    }
+}
+
+/// Whether the processes behind these slots notice when they want their GPUs back.
+pub fn notices(slot: &SlotSnapshot<'_>) -> bool {
+    slot.shim_version() >= SUSPENDABLE_VERSION
+}
+
+/// Whether a process says that it wants to go on.
+pub fn wants(slot: &SlotSnapshot<'_>) -> bool {
+    slot.demand() == Demand::Waiting || slot.waiters() > 0
+}
+
+impl Lease {
+    /// As the socket shows it.
+    pub fn suspension_view(&self) -> Option<SuspensionView> {
+        let its = self.record.suspension.as_ref()?;
+        let host_bytes = match its.stage {
+            SuspensionStage::Suspending => 0,
+            SuspensionStage::Suspended | SuspensionStage::Resuming => its.bytes.iter().sum(),
+        };
+        let is_wanted = suspension::is_wanted(self, &mut Report::new());
+        Some(SuspensionView { stage: its.stage, since_unix_ms: its.since_unix_ms, host_bytes, is_wanted })
+    }
+
+    /// What it asks for to come back: its own share, on its own GPUs.
+    pub fn request_to_wake(&self, longest_wait_seconds: u64) -> LeaseRequest {
+        let record = self.record.with_its_promise();
+        LeaseRequest {
+            container_id: record.container_id.clone(),
+            request: Request {
+                fraction_permille: record.fraction_permille,
+                mode: Mode::Slice,
+                mig_profile: None,
+                isolation: None,
+                limit_permille: record.limit_permille,
+                memory: Some(MemoryCap::Bytes(record.memory_cap_bytes)),
+                gpus: record.gpus().len() as u16,
+                devices: record.gpus().iter().map(|uuid| uuid.0.clone()).collect(),
+                models: Vec::new(),
+                min_memory_bytes: None,
+                class: record.class,
+                priority: record.priority,
+                team: record.team.clone(),
+                project: record.project.clone(),
+                cost_center: record.cost_center.clone(),
+                wait_seconds: Some(longest_wait_seconds),
+                // What is left of its run time is another one at each look, so that it would be another request.
+                run_seconds: None,
+                resource: None,
+                seal: None,
+            },
+            asked_for_parent: false,
+            starts_once: record.starts_once,
+            memory_of_all: false,
+            unenforced: record.unenforced,
+            container_uid: None,
+            in_pod: record.in_pod.clone(),
+        }
+    }
+}
+
+impl Leases {
+    /// Gives a suspended lease its room back, if there is room beside all that stand before it: from then on it is its own, and what it
+    /// held can be brought back.
+    ///
+    /// # Errors
+    /// As of a container that starts; or it is suspended no more.
+    pub fn wake(&self, id: &LeaseId, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
+        let mut book = self.book();
+        let gpus = self.gpus_for_new();
+        let room = self.room_for(asked, uid, &self.scene(&book, None, &gpus), None);
+        let Room { has_no_hours, .. } = room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
+        let Some(lease) = book.leases.get_mut(id).filter(|lease| lease.record.is_out()) else { return Ok(()) };
+        let mut record = Record { has_no_hours, ..lease.record.with_its_promise() };
+        if has_no_hours {
+            record.priority = Priority::Burst;
+        }
+        record.suspension.iter_mut().for_each(|its| its.stage = SuspensionStage::Resuming);
+        record
+            .write(&self.configuration().paths.run_dir)
+            .map_err(|cause| failed("the lease cannot be written down", cause))?;
+        lease.meter.run(clock::now_ns(), &lease.record);
+        lease.record = record;
+        let share = lease.share(&self.configuration());
+        self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
+        self.leave_queue_of(&mut book, asked, uid, Left::Granted);
+        Ok(())
+    }
+
+    /// Has a suspended lease come back, as soon as there is room.
+    pub fn ask_to_wake(lease: &mut Lease) {
+        (lease.suspension.is_asked, lease.suspension.is_cancelled, lease.suspension.next_try) = (true, false, None);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::capacity::capacities;
+    use super::super::record::sample;
+    use super::*;
+    use crate::device::Gpu;
+    use crate::lease::Book;
+
+    fn at(stage: SuspensionStage) -> Record {
+        let suspension = SuspensionRecord { stage, since_unix_ms: 7, bytes: vec![5 << 30] };
+        Record { suspension: Some(suspension), gpu_uuid: Gpu::sample(0).uuid, ..sample() }
+    }
+
+    #[test]
+    fn its_room_is_free_for_others_only_while_it_is_out() {
+        let taken = |record: Record| {
+            let book = Book { stranded: vec![record], ..Book::default() };
+            let seen = capacities(&[Gpu::sample(0)], &[], &[], &book, None).remove(0);
+            (seen.fraction_leased_permille, seen.memory_leased_bytes >> 30, seen.users.sliced)
+        };
+        assert_eq!(taken(at(SuspensionStage::Suspending)), (300, 4, 1));
+        assert_eq!(taken(at(SuspensionStage::Suspended)), (0, 0, 0));
+        assert_eq!(taken(at(SuspensionStage::Resuming)), (300, 4, 1));
+        assert_eq!(at(SuspensionStage::Suspended).promised_bytes(), 0, "what its processes hold there then is foreign");
+        let lost = at(SuspensionStage::Suspended);
+        assert!(lost.has_no_share() && !lost.has_lost_share(), "its GPU must not be divided meanwhile");
+    }
+
+    #[test]
+    fn a_record_of_it_is_read_again() {
+        let record = at(SuspensionStage::Resuming);
+        let text = serde_json::to_string(&record).unwrap();
+        assert!(text.contains(r#""suspension":{"stage":"resuming","since_unix_ms":7,"bytes":[5368709120]}"#), "{text}");
+        assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
+    }
+}

@@ -1,0 +1,65 @@
+//! A suspended lease that is wanted asks for room as a container that starts does, and waits in the queue if there is none.
+
+use super::{is_wanted, tell};
+use crate::clock;
+use crate::lease::{Lease, Leases};
+use crate::procfs::WatchedProcess;
+use crate::queue::Left;
+use crate::region::Report;
+use gpool_protocol::{EventKind, LeaseId, LeaseRequest, LeaseState};
+use std::time::{Duration, Instant};
+
+/// Who gets no place in the queue, or is refused for something else than want of room, asks again after this.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// What it asks for, for whom, and by which process it is known that it is there.
+struct Asking {
+    asked: LeaseRequest,
+    uid: u32,
+    init: WatchedProcess,
+}
+
+/// Looks whether a suspended lease is wanted, and asks for its room.
+pub fn look(leases: &Leases, id: &LeaseId) {
+    let Some(Asking { asked, uid, init }) = asking(leases, id) else { return };
+    let Err(refusal) = leases.wake(id, &asked, uid) else { return super::moving::back(leases, id) };
+    let Err(refusal) = leases.wait_for_room(&asked, init, uid, refusal) else { return };
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return };
+    lease.suspension.next_try = Some(Instant::now() + RETRY);
+    let kept_by =
+        format!("{} wants to come back, and does not even wait for room: {refusal}", lease.record.container_id.short());
+    // Told once, however often it is tried.
+    if lease.suspension.kept_by.replace(kept_by.clone()).is_none() {
+        tell(leases, lease, EventKind::LeaseWoken, kept_by);
+    }
+}
+
+/// What the lease asks for now; none if nobody wants it, or it is not its time.
+fn asking(leases: &Leases, id: &LeaseId) -> Option<Asking> {
+    let longest_wait_seconds = leases.configuration().queue.longest_wait_seconds;
+    let mut book = leases.book();
+    let lease = book.leases.get_mut(id)?;
+    let is_there = lease.state == LeaseState::Active && lease.record.revocation.is_none();
+    let is_due = lease.suspension.next_try.is_none_or(|at| Instant::now() >= at);
+    let is_wanted = is_there && !lease.suspension.is_cancelled && is_wanted(lease, &mut Report::new());
+    let (asked, uid) = (lease.request_to_wake(longest_wait_seconds), lease.record.owner_uid);
+    let init = lease.init.as_ref().and_then(|init| init.try_clone().ok());
+    let Some(waiter) = book.queue.waiter_of(&asked, uid) else {
+        let init = init.filter(|_| is_wanted && is_due)?;
+        return Some(Asking { asked, uid, init });
+    };
+    if waiter.cancelled_by.is_some() {
+        leases.leave_queue_of(&mut book, &asked, uid, Left::Cancelled);
+        let cancel = |lease: &mut Lease| (lease.suspension.is_cancelled, lease.suspension.is_asked) = (true, false);
+        book.leases.get_mut(id).into_iter().for_each(cancel);
+        return None;
+    }
+    // Whose program has ended before it had room waits no more.
+    if !is_wanted {
+        leases.leave_queue_of(&mut book, &asked, uid, Left::Gone);
+        return None;
+    }
+    let is_early = waiter.is_early(clock::now_ns());
+    init.filter(|_| !is_early).map(|init| Asking { asked, uid, init })
+}
