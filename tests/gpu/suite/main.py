@@ -23,9 +23,9 @@ from .watch import Watch
 # In the order in which they run; the first ones matter most when time is short. Each of the two parts fits into the budget,
 # also where PyTorch is read for the first time; all together do not.
 PARTS = {"1": ["environment", "cost", "shares", "graphs", "power"],
-         "2": ["latency", "lending", "memory", "many", "checkpoint", "told", "timeslices"],
-         # Short, and what a healthy GPU passes anyway.
-         "3": ["answers"],
+         "2": ["latency", "lending", "memory", "many", "told", "timeslices"],
+         # Short.
+         "3": ["answers", "checkpoint"],
          # With --hami.
          "hami": ["cost", "shares", "memory"]}
 STAGES = PARTS["1"] + PARTS["2"] + PARTS["3"]

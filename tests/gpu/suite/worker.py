@@ -159,6 +159,17 @@ class Worker:
         self.kept.append((address, size))
         return {"address": address, "libraries": mapped()}
 
+    def recall(self, byte, part):
+        """Reads all that it holds, `part` bytes at a time: how many of them are not `byte`, and the milliseconds that the first took."""
+        context, wrong, first_ms = self.works.driver_context(), 0, None
+        for address, size in self.kept:
+            for offset in range(0, size, part):
+                begun = now_ns()
+                seen = driver.copy_out(context, address + offset, min(part, size - offset))
+                first_ms = (now_ns() - begun) / 1e6 if first_ms is None else first_ms
+                wrong += len(seen) - seen.count(byte)
+        return {"wrong": wrong, "first_ms": first_ms}
+
     def hold_and_free(self, size):
         """Takes one piece and gives it back at once."""
         context = self.works.driver_context()

@@ -94,6 +94,7 @@ mod stats_and_wait;
 mod steps;
 mod supervisor_hung;
 mod supervisor_restart;
+mod suspended;
 mod together;
 mod truncated_report;
 mod upgrade;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 81] = [
+pub const TOGETHER: [&str; 82] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -27,6 +27,7 @@ pub const TOGETHER: [&str; 81] = [
     "reservation",
     "docker",
     "preemption",
+    "suspended",
     "static-data",
     "idle",
     "pods",

@@ -4,7 +4,7 @@
 //!
 //! Its events: `memory` (cuMemGetInfo, a line for each GPU), with `--beside` `beside`, `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
 //! `--open` `shared`, `opened` and `refused`, with `--program` `loaded` and `unloaded`, with `--graphs`
-//! `graphs` after each step, with `--storm` `storm`, with
+//! `graphs` after each step, with `--storm` `storm`, with `--remember` `remembered` after each pause, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;
@@ -21,6 +21,7 @@ mod options;
 mod place;
 mod program;
 mod programs;
+mod remembering;
 mod sharing;
 mod starts;
 mod storm;

@@ -96,6 +96,9 @@ pub(super) struct Options {
     /// The same, but unload it before.
     #[arg(long, requires = "program")]
     pub(super) unload: bool,
+    /// Only keep so much in the GPU's memory, and say after each pause (--pause-file) how much of it is wrong.
+    #[arg(long, value_name = "MIB", requires = "pause_file")]
+    pub(super) remember: Option<usize>,
     /// Only do with graphs that allocate what these steps say, and say after each what is held.
     #[arg(long, value_name = "STEPS")]
     pub(super) graphs: Option<String>,

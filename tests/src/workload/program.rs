@@ -7,7 +7,7 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{beside, check, graphs, nvml, nvml_wrapped, place, programs, say, sharing, starts, storm};
+use super::{beside, check, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts, storm};
 use clap::Parser;
 use serde_json::json;
 use std::ffi::c_int;
@@ -57,6 +57,9 @@ pub fn run() -> ExitCode {
     }
     if let Some(kind) = options.program {
         programs::load(&options, &driver, &contexts, kind);
+    }
+    if let Some(mib) = options.remember {
+        remembering::remember(&options, &driver, &contexts[0], mib);
     }
     if let Some(steps) = &options.graphs {
         graphs::run(&driver, steps);

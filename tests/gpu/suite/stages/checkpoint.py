@@ -1,20 +1,25 @@
-"""An idle tenant suspended to host memory and resumed by the driver's checkpoint API: a plain one, and one with a share."""
+"""An idle tenant suspended to host memory and resumed by the driver's checkpoint API: a plain one, one with a share, and one with a
+share by `gpool suspend`, which comes back when it is asked for what it holds.
+"""
 
 import json
 import os
 import subprocess
 import sys
+import time
 
-from ..host import HostError, process_of
+from ..host import HostError, gpool, lease, process_of
 from ..record import Skipped
 from ..suspend import STEPS
 from ..tenant import SUITE, TenantError, Tenants, plain_env, prepare
 
-SECONDS = 18
+SECONDS = 30
 NEEDS_GPOOL = False
 # For all of it; one round of 8 GiB took 6 s on an H100.
 PATIENCE_S = 16
 GIB = 1 << 30
+# It is read in such parts.
+PART = 64 << 20
 SIZE = 4 * GIB
 # Of a simulated GPU, whose memory this machine's processors fill.
 SIMULATED_SIZE = GIB // 4
@@ -29,6 +34,7 @@ def run(suite):
         shared = tried(suite, "checkpoint.shared.", ["--fraction", "0.5", "--memory", memory])
         # Whether it can be is what is asked; that it cannot is no failure.
         suite.record.figure("checkpoint.shared", words(shared), "", words(plain))
+        suite.record.figure("checkpoint.gpool", words(by_gpool(suite, memory)), "", words(plain))
     if "skipped" in plain:
         raise Skipped(plain["skipped"])
     if "failed" in plain:
@@ -53,6 +59,32 @@ def tried(suite, beginning, share):
                 prepare([(tenant, WORK)])
             return said
         except (TenantError, HostError) as error:
+            return {"failed": str(error)}
+
+
+def by_gpool(suite, memory):
+    """What came of `gpool suspend`, with figures of it and of the first call that brings it back."""
+    size = SIMULATED_SIZE if suite.simulated else SIZE
+    with Tenants() as tenants:
+        tenant = tenants.start("suspended", ["--fraction", "0.5", "--memory", memory])
+        try:
+            tenant.ask("hold", size=size, byte=1)
+            begun = time.monotonic()
+            gpool("suspend", tenant.lease)
+            out_s = time.monotonic() - begun
+            left = lease(tenant.lease)["suspension"]["stage"]
+            recalled = tenant.ask("recall", patience_s=PATIENCE_S, byte=1, part=PART)
+            back_s = recalled["first_ms"] / 1e3
+            record = suite.record.figure
+            record("checkpoint.gpool.suspend", size / GIB / out_s, "GiB/s", detail={"seconds": out_s, "stage": left})
+            record("checkpoint.gpool.resume", size / GIB / back_s, "GiB/s", detail={"seconds": back_s})
+            record("checkpoint.gpool.wrong", recalled["wrong"], "bytes")
+            prepare([(tenant, WORK)])
+            return {} if left == "suspended" and recalled["wrong"] == 0 else {"failed": f"{left}, {recalled}"}
+        except HostError as error:
+            # It says which container, and that gpool events says why.
+            return {"skipped": str(error)} if "is not suspended" in str(error) else {"failed": str(error)}
+        except TenantError as error:
             return {"failed": str(error)}
 
 

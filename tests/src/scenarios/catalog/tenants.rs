@@ -233,6 +233,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(idle::run),
     },
     Scenario {
+        name: "suspended",
+        what: "containers whose memory is moved to the host's make room, and come back with all of it when they want the GPU",
+        limit_s: 180,
+        run: Place::Inside(suspended::run),
+    },
+    Scenario {
         name: "run-time",
         what: "who says how long it runs loses its GPU then; room that is kept for who waits is lent to those who have ended by then",
         limit_s: 180,

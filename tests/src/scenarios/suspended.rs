@@ -1,0 +1,241 @@
+//! Containers whose memory is moved to the host's: by hand, because they are idle and somebody waits, or for a higher priority. Others have
+//! their room meanwhile; they come back by themselves when their programs want the GPU and there is room, with all that they had, also
+//! over a restart of the supervisor. What cannot be moved goes on as it was.
+
+use super::{finish, know_contexts, reload_with, said, wait_for, wait_until_running};
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Container, Host, succeeded, text};
+use crate::meter::usage_of;
+use crate::namespaces::{Inside, spawn_bound};
+use crate::tenant::{PauseFile, Tenant};
+use gpool_protocol::{Event, EventKind, LeaseState, LeaseView, SuspensionStage, WaitingView};
+use gpool_simulated_hardware::DriverVersion;
+use serde_json::Value;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+/// One that has the checkpoint calls, and one that is too old for them.
+const DRIVER: &str = "580.95.05";
+const OLD_DRIVER: &str = "555.42.06";
+/// What each of them keeps on the GPU.
+const MIB: u64 = 256;
+/// Longer than it takes to look a few times.
+const LONG_ENOUGH: Duration = Duration::from_secs(3);
+/// An ended container's place is free at once; notebooks make room after three seconds, and burst ones for those that are promised more.
+const CONFIGURATION: &str = "[lease]\nhold_ms = 0\n\
+    [policy.env]\nallow = [\"fraction\", \"memory\", \"class\", \"mode\", \"priority\", \"wait\"]\n\
+    [class.notebook]\nidle_seconds = 2\nidle_grace_seconds = 1\nidle_action = \"suspend\"\n\
+    [preemption]\nenabled = true\naction = \"suspend\"\nafter_seconds = 0\ngrace_seconds = 1\nleast_run_seconds = 0\nsignal = \"none\"\n";
+
+/// Suspends in every way.
+pub fn run(inside: &Inside) -> Result<()> {
+    let mut host = Host::start_without_supervisor(inside, "")?;
+    let outcome = all(&mut host);
+    finish(host, outcome)
+}
+
+fn all(host: &mut Host) -> Result<()> {
+    host.set_driver_version(&DriverVersion::parse(DRIVER).map_err(Failure::new)?)?;
+    know_contexts()?;
+    host.start_supervisor()?;
+    reload_with(host, CONFIGURATION)?;
+    by_hand(host)?;
+    host.engine.remove_all_containers()?;
+    by_turns(host)?;
+    host.engine.remove_all_containers()?;
+    for_a_higher_priority(host)?;
+    host.engine.remove_all_containers()?;
+    what_cannot_be(host)
+}
+
+/// Its memory is out, another one has its room and it waits for that; what it had is there when it comes back.
+fn by_hand(host: &mut Host) -> Result<()> {
+    let pause = PauseFile::new("/run/gpool-by-hand")?;
+    let kept = remembering(host, "kept", &[("GPOOL_FRACTION", "0.6"), ("GPOOL_MEMORY", "60%")], &pause)?;
+    remembers(host, &kept, 1)?;
+    pause.pause()?;
+    let before = bytes_of(host, &kept)?;
+    ensure(before > MIB << 20, || format!("it holds {before} bytes, less than it keeps there"))?;
+
+    suspend(host, &kept)?;
+    ensure(bytes_of(host, &kept)? == 0, || "the device has something of a suspended container".into())?;
+    let lease = host.lease_of(&kept)?;
+    let its = lease.suspension.clone().ok_or_else(|| Failure::new(format!("it is not suspended: {lease:?}")))?;
+    let is_shown = its.stage == SuspensionStage::Suspended && its.host_bytes >= before && !its.is_wanted;
+    ensure(is_shown && lease.state == LeaseState::Active && kept.is_alive(), || format!("it is shown as {lease:?}"))?;
+    let gpus = text(&host.gpool(&["gpu", "ls", "--format", "json"])?.stdout);
+    ensure(gpus.contains("\"fraction_leased_permille\": 0"), || format!("its room is not free: {gpus}"))?;
+    said(&host.gpool(&["update", &kept.id, "--fraction", "0.5"])?, 4, &["is suspended", "gpool resume"])?;
+
+    let other = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
+    let other = other.run(host, "other", &[("GPOOL_FRACTION", "0.9"), ("GPOOL_MEMORY", "90%")])?;
+    wait_until_running(host, std::slice::from_ref(&other))?;
+    pause.resume()?;
+    waits(host, &kept)?;
+    host.kill_supervisor()?;
+    host.start_supervisor()?;
+    waits(host, &kept)?;
+    std::thread::sleep(LONG_ENOUGH);
+    ensure(rounds(host, &kept)?.len() == 1, || "it went on without room".into())?;
+
+    host.engine.docker_text(&["rm", "-f", "other"])?;
+    remembers(host, &kept, 2)?;
+    ensure(bytes_of(host, &kept)? == before, || {
+        format!("before it held {before} bytes, now {:?}", bytes_of(host, &kept))
+    })?;
+    let woken = about(host, EventKind::LeaseWoken, &kept)?;
+    ensure(woken.len() == 1 && woken[0].message.contains("is back on its GPUs"), || format!("told was {woken:?}"))?;
+
+    // With nobody in the way it is back at once, also by somebody's word, and a pause is over with it.
+    pause.pause()?;
+    suspend(host, &kept)?;
+    succeeded("gpool pause", host.gpool(&["pause", &kept.id])?)?;
+    pause.resume()?;
+    std::thread::sleep(LONG_ENOUGH);
+    ensure(rounds(host, &kept)?.len() == 2, || "a paused container went on".into())?;
+    succeeded("gpool resume", host.gpool(&["resume", &kept.id])?)?;
+    remembers(host, &kept, 3)?;
+    let metrics = text(&host.gpool(&["metrics"])?.stdout);
+    let counted = metrics.contains("gpool_suspensions_total{outcome=\"woken\"} 2\n");
+    ensure(counted && metrics.contains("gpool_lease_suspended{"), || format!("gpool metrics says {metrics}"))
+}
+
+/// Two that need more than half of the memory each work in turn: the one that is idle makes room for the other.
+fn by_turns(host: &Host) -> Result<()> {
+    let pauses = [PauseFile::new("/run/gpool-first")?, PauseFile::new("/run/gpool-second")?];
+    let env = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", "60%"), ("GPOOL_CLASS", "notebook"), ("GPOOL_WAIT", "2m")];
+    let first = remembering(host, "first", &env, &pauses[0])?;
+    remembers(host, &first, 1)?;
+    pauses[0].pause()?;
+    let second = remembering(host, "second", &env, &pauses[1])?;
+    remembers(host, &second, 1)?;
+    pauses[1].pause()?;
+    let told = about(host, EventKind::LeaseSuspended, &first)?;
+    let parts = ["idle_action = \"suspend\"", "waits for the room"];
+    ensure(told.len() == 1 && parts.iter().all(|part| told[0].message.contains(part)), || {
+        format!("told was {told:?}")
+    })?;
+    for round in 2..4 {
+        for (container, pause) in [(&first, &pauses[0]), (&second, &pauses[1])] {
+            pause.resume()?;
+            remembers(host, container, round)?;
+            pause.pause()?;
+        }
+    }
+    let all = [&first, &second].map(|its| about(host, EventKind::LeaseRevoked, its).map(|events| events.len()));
+    ensure(matches!(all, [Ok(0), Ok(0)]), || format!("GPUs were taken: {all:?}"))
+}
+
+/// One of a lower priority that is at work makes room, and goes on where it was when that is over.
+fn for_a_higher_priority(host: &Host) -> Result<()> {
+    let lower = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
+    let env = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", "60%"), ("GPOOL_PRIORITY", "burst")];
+    let lower = lower.run(host, "lower", &env)?;
+    wait_until_running(host, std::slice::from_ref(&lower))?;
+    let higher = waiting(host, &["--fraction", "0.5", "--memory", "60%"], &["sleep", "4"])?;
+    wait_for("it to make room", || Ok(is_out(&host.lease_of(&lower)?)))?;
+    waits(host, &lower)?;
+    ensure(bytes_of(host, &lower)? == 0 && lower.is_alive(), || "it holds something of the GPU".into())?;
+    let launches = host.lease_of(&lower)?.launches;
+    succeeded("gpool run of who waited", higher.wait_with_output().context("gpool run")?)?;
+    wait_for("it to go on", || {
+        let lease = host.lease_of(&lower)?;
+        Ok(lease.suspension.is_none() && lease.launches > launches + 100)
+    })?;
+    let errors = lower.log(&host.engine)?;
+    ensure(!errors.contains("\"error\""), || format!("it has failed: {errors}"))?;
+    let metrics = text(&host.gpool(&["metrics"])?.stdout);
+    let counted = metrics.contains("gpool_preemptions_total{outcome=\"suspended\"} 1\n");
+    ensure(counted, || format!("gpool metrics says {metrics}"))
+}
+
+/// A whole GPU has no gate, what is frozen cannot be moved, and an old driver moves nothing: all go on as before.
+fn what_cannot_be(host: &Host) -> Result<()> {
+    let whole = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
+    let whole = whole.run(host, "whole", &[("GPOOL_MODE", "exclusive")])?;
+    said(&host.gpool(&["suspend", &whole.id])?, 4, &["it has no slices", "gpool evict"])?;
+    host.engine.docker_text(&["rm", "-f", "whole"])?;
+    let pause = PauseFile::new("/run/gpool-frozen")?;
+    let env = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", "60%")];
+    let frozen = remembering(host, "frozen", &env, &pause)?;
+    remembers(host, &frozen, 1)?;
+    pause.pause()?;
+    host.engine.docker_text(&["pause", "frozen"])?;
+    said(&host.gpool(&["suspend", &frozen.id])?, 4, &["frozen or stopped", "docker unpause"])?;
+    host.engine.docker_text(&["unpause", "frozen"])?;
+
+    host.set_driver_version(&DriverVersion::parse(OLD_DRIVER).map_err(Failure::new)?)?;
+    let refused = said(&host.gpool(&["suspend", &frozen.id])?, 4, &["is not suspended", "gpool events"]);
+    host.set_driver_version(&DriverVersion::parse(DRIVER).map_err(Failure::new)?)?;
+    refused?;
+    let told = about(host, EventKind::LeaseSuspended, &frozen)?;
+    let is_told = told.last().is_some_and(|event| event.message.contains("the driver has no checkpoint calls"));
+    ensure(is_told, || format!("told was {told:?}"))?;
+    pause.resume()?;
+    remembers(host, &frozen, 2)?;
+    // A new try by hand is one.
+    pause.pause()?;
+    suspend(host, &frozen)?;
+    // One that is stopped ends as ever, and leaves nothing.
+    host.engine.docker_text(&["kill", "frozen"])?;
+    wait_for("its lease to be over", || Ok(host.leases()?.is_empty()))
+}
+
+fn suspend(host: &Host, container: &Container) -> Result<()> {
+    succeeded("gpool suspend", host.gpool(&["suspend", &container.id])?)?;
+    let lease = host.lease_of(container)?;
+    ensure(is_out(&lease), || format!("{} is {lease:?}", container.name))
+}
+
+fn is_out(lease: &LeaseView) -> bool {
+    lease.suspension.as_ref().is_some_and(|its| its.stage == SuspensionStage::Suspended)
+}
+
+/// It wants to come back, and stands in the queue for that.
+fn waits(host: &Host, container: &Container) -> Result<()> {
+    wait_for("it to wait for its room", || {
+        let queue: Vec<WaitingView> = host.client().get("/v1/queue")?;
+        Ok(queue.iter().any(|waits| waits.container_id.0 == container.id))
+    })?;
+    let ps = text(&host.gpool(&["ps"])?.stdout);
+    ensure(ps.contains("  waking  "), || format!("gpool ps says {ps}"))
+}
+
+/// A container that keeps something on the GPU.
+fn remembering(host: &Host, name: &str, env: &[(&str, &str)], pause: &PauseFile) -> Result<Container> {
+    let tenant = Tenant { pause: Some(pause), ..Tenant::greedy(500) };
+    tenant.run_with(host, name, env, &["--remember", &MIB.to_string()])
+}
+
+/// Waits until it has looked so often, and fails unless all was there each time.
+fn remembers(host: &Host, container: &Container, times: usize) -> Result<()> {
+    wait_for("it to look at what it keeps", || Ok(rounds(host, container)?.len() >= times))?;
+    let rounds = rounds(host, container)?;
+    let is_right = rounds.len() == times && rounds.iter().all(|round| round["wrong"] == 0);
+    ensure(is_right, || format!("{}: after {times} looks it said {rounds:?}", container.name))
+}
+
+fn rounds(host: &Host, container: &Container) -> Result<Vec<Value>> {
+    let log = container.log(&host.engine)?;
+    let lines: Vec<Value> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let error = lines.iter().find(|line| line["event"] == "error");
+    ensure(error.is_none(), || format!("{} has failed: {error:?}", container.name))?;
+    Ok(lines.into_iter().filter(|line| line["event"] == "remembered").collect())
+}
+
+/// What the device has of it.
+fn bytes_of(host: &Host, container: &Container) -> Result<u64> {
+    Ok(usage_of(&host.meter()?.read()?, &container.id).bytes_now)
+}
+
+/// A command that waits for room and then runs.
+fn waiting(host: &Host, asked: &[&str], program: &[&str]) -> Result<Child> {
+    let mut command = host.command("gpool");
+    command.arg("run").args(asked).args(["--wait", "300s", "--"]).args(program);
+    spawn_bound(command.stdout(Stdio::piped()).stderr(Stdio::piped())).context("gpool run")
+}
+
+fn about(host: &Host, kind: EventKind, container: &Container) -> Result<Vec<Event>> {
+    let is_its = |event: &Event| event.container_id.as_ref().is_some_and(|id| id.0 == container.id);
+    Ok(host.events_of(kind)?.into_iter().filter(is_its).collect())
+}
