@@ -8,6 +8,8 @@ use std::fmt;
 
 /// Of the host's memory so much of a hundred parts is left free, in per cent.
 const LEFT_PERCENT: u64 = 10;
+/// The first driver with the calls.
+const OLDEST_DRIVER: u32 = 570;
 /// What is moved takes of the host's memory its own size and, for the driver's own tables, one part in so many.
 const BESIDE_PART: u64 = 16;
 
@@ -18,6 +20,8 @@ pub struct Facts {
     pub is_sliced: bool,
     /// Whether it is in an instance of MIG.
     pub is_in_instance: bool,
+    /// Whether the driver is too old to have the calls.
+    pub has_old_driver: bool,
     /// Whether a cluster has counted its share, which goes on to be its own there.
     pub is_counted: bool,
     /// Whether its container is frozen, or stopped.
@@ -45,6 +49,8 @@ pub enum Obstacle {
     NoSlices,
     /// The driver moves nothing out of an instance.
     InInstance,
+    /// The driver has no such calls.
+    OldDriver,
     /// Others would be given what the cluster counts as taken, and the cluster gives it to nobody.
     Counted,
     /// What is frozen cannot be moved: its own threads do it.
@@ -78,6 +84,7 @@ impl Obstacle {
         match self {
             Self::NoSlices => "only containers with mode=slice on a whole GPU can be; gpool evict takes GPUs from any",
             Self::InInstance => "gpool evict takes GPUs from any container",
+            Self::OldDriver => "install a driver of 570 or newer; gpool evict takes GPUs from any container",
             Self::Counted => "end the pod, and its cluster gives the share to another one",
             Self::Frozen => "thaw the container (docker unpause), and suspend it then",
             Self::OldShims => "start the container anew, and it has the shims of this version",
@@ -97,6 +104,7 @@ impl fmt::Display for Obstacle {
         match *self {
             Self::NoSlices => out.write_str("it has no slices"),
             Self::InInstance => out.write_str("it is in a MIG instance, from which the driver moves nothing"),
+            Self::OldDriver => out.write_str("the driver has no checkpoint calls, which 570 and newer have"),
             Self::Counted => out.write_str("its share is counted by its cluster, which would give it to nobody else"),
             Self::Frozen => out.write_str("it is frozen or stopped, and its own threads would have to do the work"),
             Self::OldShims => out.write_str(
@@ -122,12 +130,24 @@ impl fmt::Display for Obstacle {
     }
 }
 
+/// Whether a driver of this version, as `570.86.10`, is too old to move anything. One whose version cannot be read is asked.
+#[must_use]
+pub fn is_old_driver(version: &str) -> bool {
+    version.split('.').next().and_then(|branch| branch.parse::<u32>().ok()).is_some_and(|branch| branch < OLDEST_DRIVER)
+}
+
+/// What a lease that holds so much takes of the host's memory, in bytes.
+#[must_use]
+pub fn host_bytes(held_bytes: u64) -> u64 {
+    held_bytes.saturating_add(held_bytes / BESIDE_PART)
+}
+
 /// Whether such a lease can be suspended.
 ///
 /// # Errors
 /// What stands in the way.
 pub fn check(facts: &Facts) -> Result<(), Obstacle> {
-    let wanted_bytes = facts.held_bytes.saturating_add(facts.held_bytes / BESIDE_PART);
+    let wanted_bytes = host_bytes(facts.held_bytes);
     // A container that holds nothing takes nothing, however full the host is.
     let left_bytes = (facts.host_bytes / 100).saturating_mul(LEFT_PERCENT);
     let free_bytes = facts.host_available_bytes.saturating_sub(left_bytes);
@@ -135,6 +155,7 @@ pub fn check(facts: &Facts) -> Result<(), Obstacle> {
     let all = [
         (!facts.is_sliced).then_some(Obstacle::NoSlices),
         facts.is_in_instance.then_some(Obstacle::InInstance),
+        facts.has_old_driver.then_some(Obstacle::OldDriver),
         facts.is_counted.then_some(Obstacle::Counted),
         facts.bypasses.then_some(Obstacle::Bypasses),
         (!facts.notices).then_some(Obstacle::OldShims),
@@ -156,6 +177,7 @@ mod tests {
         Facts {
             is_sliced: true,
             is_in_instance: false,
+            has_old_driver: false,
             is_counted: false,
             is_frozen: false,
             notices: true,
@@ -184,10 +206,18 @@ mod tests {
     }
 
     #[test]
+    fn a_driver_is_too_old_by_its_branch() {
+        let old =
+            ["570.86.10", "580.95.05", "1000.1", "", "unknown", "565.57.01", "535.000.00-simulated"].map(is_old_driver);
+        assert_eq!(old, [false, false, false, false, false, true, true]);
+    }
+
+    #[test]
     fn what_stands_in_the_way_is_named_with_what_helps() {
         let cases = [
             (Facts { is_sliced: false, ..facts() }, Obstacle::NoSlices),
             (Facts { is_in_instance: true, ..facts() }, Obstacle::InInstance),
+            (Facts { has_old_driver: true, ..facts() }, Obstacle::OldDriver),
             (Facts { is_counted: true, ..facts() }, Obstacle::Counted),
             (Facts { is_frozen: true, ..facts() }, Obstacle::Frozen),
             (Facts { notices: false, ..facts() }, Obstacle::OldShims),

@@ -204,9 +204,13 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
     let served = lease.served_meanwhile(configuration).map_or_else(String::new, |(permille, priority)| {
         format!("; until then it is served with {} as {priority}", format_permille(permille.into()))
     });
+    let what = match rules.action {
+        PreemptionAction::Revoke => "its GPUs are taken from it",
+        PreemptionAction::Suspend => "it is suspended, or if that cannot be its GPUs are taken from it,",
+    };
     format!(
-        "{short} makes room for {who} comes before {priority}: its GPUs are taken from it in {grace}, as [preemption] \
-         grace_seconds says, if {if_still} then{sent}{served}"
+        "{short} makes room for {who} comes before {priority}: {what} in {grace}, as [preemption] grace_seconds says, if \
+         {if_still} then{sent}{served}"
     )
 }
 

@@ -190,7 +190,7 @@ fn end_users(
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
         let users = users_in(leases, cgroup, devices, &registered);
-        if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_no_share()) {
+        if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_lost_share()) {
             lease.clearance.note(begun, users.iter().copied());
         }
         if let Some(group) = mps_group.filter(|_| !users.is_empty() && killed.is_empty()) {
@@ -297,7 +297,7 @@ pub fn settle(leases: &Leases, lease: &mut Lease) -> bool {
 }
 
 fn has_share(leases: &Leases, id: &LeaseId) -> bool {
-    leases.book().leases.get(id).is_some_and(|lease| !lease.record.has_no_share())
+    leases.book().leases.get(id).is_some_and(|lease| !lease.record.has_lost_share())
 }
 
 /// Its cgroup, what was taken from it, and the group of its MPS daemon.

@@ -63,8 +63,8 @@ struct Arguments {
     #[arg(long, value_name = "ROUNDS", conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
     time_slice_load: Option<u64>,
     /// Move processes to the host's memory or back by the driver's checkpoint calls, for a supervisor that suspends a lease, and do nothing
-    /// else: "suspend" or "resume", and their numbers
-    #[arg(long, num_args = 2.., value_names = ["WAY", "PID"], conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
+    /// else: "suspend" or "resume", and their pids with their start times
+    #[arg(long, num_args = 2.., value_names = ["WAY", "PID:START"], conflicts_with_all = ["check_config", "mount_regions", "mps_daemon"])]
     checkpoint: Vec<String>,
 }
 
@@ -260,9 +260,9 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let entered = leases.clone();
         std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }
-    // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
     let moved = leases.clone();
     std::thread::Builder::new().name("suspension".into()).spawn(move || suspension::keep(&moved))?;
+    // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
     let kept = leases.clone();
     std::thread::Builder::new().name("budgets".into()).spawn(move || budgets::keep(&kept))?;
     let told = leases.clone();

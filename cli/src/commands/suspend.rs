@@ -2,7 +2,10 @@
 
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, ContainerId, ErrorBody, ErrorCode, LeaseView, SuspensionStage, lease_path};
+use gpool_protocol::{
+    Client, ContainerId, ErrorBody, ErrorCode, Event, EventKind, LeaseId, LeaseState, LeaseView, SuspensionStage,
+    lease_path,
+};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -26,17 +29,38 @@ fn suspend(client: &Client, id: &str, no_wait: bool) -> Result<ContainerId, Erro
     let path = lease_path(id)?;
     let mut lease = client.post::<Value, LeaseView>(&format!("{path}/suspend"), &json!({}))?;
     let whole = lease_path(&lease.lease_id.0)?;
-    while !no_wait && lease.suspension.as_ref().is_some_and(|its| its.stage == SuspensionStage::Suspending) {
+    let is_under_way = |lease: &LeaseView| {
+        let suspension = lease.suspension.as_ref().filter(|_| lease.state == LeaseState::Active);
+        suspension.is_some_and(|its| its.stage == SuspensionStage::Suspending)
+    };
+    while !no_wait && is_under_way(&lease) {
         std::thread::sleep(PERIOD);
         lease = client.get::<LeaseView>(&whole)?;
     }
-    if lease.suspension.is_some() {
+    let stage = lease.suspension.as_ref().map(|its| its.stage);
+    if stage == Some(SuspensionStage::Suspended) || no_wait && stage == Some(SuspensionStage::Suspending) {
         return Ok(lease.container_id);
     }
-    // It goes on as before, or has come back already because its programs wanted the GPU.
+    // It could not be, or has come back already because its programs wanted the GPU.
+    let short = lease.container_id.short();
+    let why = last_told(client, &lease.lease_id)?.unwrap_or_else(|| "nothing was told of it".to_owned());
     Err(ErrorBody::new(
         ErrorCode::LeaseConflict,
-        format!("container {} is not suspended", lease.container_id.short()),
-        "gpool events says why: it could not be, or its programs have wanted the GPU at once",
+        format!("container {short} is not suspended: {why}"),
+        "gpool evict takes the GPUs from any container",
     ))
+}
+
+/// What was told last of its way out and back.
+fn last_told(client: &Client, lease: &LeaseId) -> Result<Option<String>, ErrorBody> {
+    let mut last = None;
+    client.stream("/v1/events?after=0", |line| {
+        let event = serde_json::from_str::<Event>(line).ok().filter(|event| event.lease_id.as_ref() == Some(lease));
+        let is_of_it = |event: &Event| matches!(event.kind, EventKind::LeaseSuspended | EventKind::LeaseWoken);
+        if let Some(event) = event.filter(is_of_it) {
+            last = Some(event.message);
+        }
+        true
+    })?;
+    Ok(last)
 }

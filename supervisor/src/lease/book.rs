@@ -323,6 +323,12 @@ impl Book {
         self.leases.values().find(is_its)
     }
 
+    /// Whether a user's container is in the host's memory, from where it may come back.
+    pub fn is_suspended(&self, container: &ContainerId, uid: u32) -> bool {
+        let lease = self.of_container(container, uid);
+        lease.is_some_and(|lease| lease.record.is_out() && lease.record.revocation.is_none())
+    }
+
     /// The builds of shims that a lease names, kept places and stranded ones included.
     pub fn builds(&self) -> impl Iterator<Item = BuildId> {
         let leases = self.leases.values().map(|lease| &lease.record);

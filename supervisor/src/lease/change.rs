@@ -167,17 +167,19 @@ impl Leases {
         let mut book = self.book();
         let lease = book.find(lease)?;
         check_has_share(&lease.record)?;
-        if !paused && lease.record.suspension.is_some() {
-            Self::ask_to_wake(lease);
-        }
-        if lease.record.paused == paused {
+        let mut new = Record { paused, ..lease.record.clone() };
+        // Who resumes it has it come back, and who pauses it keeps it away, whatever was asked for before.
+        new.suspension
+            .iter_mut()
+            .for_each(|its| (its.is_asked, its.is_cancelled) = (!paused, its.is_cancelled && paused));
+        if new == lease.record {
             return Ok(lease.view());
         }
-        lease.record.paused = paused;
-        if let Err(cause) = lease.record.write(&self.configuration().paths.run_dir) {
-            lease.record.paused = !paused;
-            return Err(failed("the lease cannot be written down, and is as it was", cause));
-        }
+        new.write(&self.configuration().paths.run_dir)
+            .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
+        lease.record = new;
+        lease.suspension.next_try = None;
+        self.suspensions.ring();
         lease.region.set_fail_open(fails_open(&self.configuration(), &lease.record));
         let tenant = lease.tenant;
         let (order, kind, done) = match paused {

@@ -349,7 +349,7 @@ impl<'a> Scene<'a> {
             let until_ns = lease.makes_room.notice.until_ns().map(|until_ns| until_ns.saturating_add(patience_ns));
             let is_leaving = until_ns.is_some_and(|until_ns| now_ns < until_ns);
             let is_cleared = lease.revoked_at.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
-            let goes_out = lease.record.is_going_out();
+            let goes_out = lease.record.is_going_out() && lease.record.revocation.is_none();
             Some(is_cleared || goes_out || is_leaving && lease.state == LeaseState::Ending)
         };
         self.free(outside, |record, _| is_about_to_end(&record.lease_id) == Some(true));

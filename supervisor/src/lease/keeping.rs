@@ -73,8 +73,13 @@ mod tests {
         for record in [ran, never_ran] {
             let counted = Record { resource: Some(CountedResource::Percent(30)), ..record.clone() };
             assert_eq!(kept_until(&counted, Some(later), hold, now), None, "its cluster knows for whom the room is");
-            let suspension =
-                Some(SuspensionRecord { stage: SuspensionStage::Suspended, since_unix_ms: 0, bytes: Vec::new() });
+            let suspension = Some(SuspensionRecord {
+                stage: SuspensionStage::Suspended,
+                since_unix_ms: 0,
+                bytes: Vec::new(),
+                is_asked: false,
+                is_cancelled: false,
+            });
             let suspended = Record { suspension, ..record.clone() };
             assert_eq!(kept_until(&suspended, Some(later), hold, now), None, "others may have its room by now");
             let once = Record { starts_once: true, ..record };

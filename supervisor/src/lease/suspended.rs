@@ -6,6 +6,7 @@ use super::record::Record;
 use super::room::Room;
 use crate::clock;
 use crate::gatekeeper::Order;
+use crate::procfs::ProcessName;
 use crate::queue::Left;
 use crate::region::Report;
 use crate::suspension;
@@ -24,6 +25,23 @@ pub struct SuspensionRecord {
     pub since_unix_ms: u64,
     /// What it held of each of its GPUs when it went, contexts included, in bytes.
     pub bytes: Vec<u64>,
+    /// Somebody has asked for it to be resumed.
+    #[serde(default)]
+    pub is_asked: bool,
+    /// Somebody has taken it out of the queue for room: it asks for none before it is resumed.
+    #[serde(default)]
+    pub is_cancelled: bool,
+}
+
+impl SuspensionRecord {
+    /// As the socket shows it.
+    pub fn view(&self, is_wanted: bool) -> SuspensionView {
+        let host_bytes = match self.stage {
+            SuspensionStage::Suspending => 0,
+            SuspensionStage::Suspended | SuspensionStage::Resuming => self.bytes.iter().sum(),
+        };
+        SuspensionView { stage: self.stage, since_unix_ms: self.since_unix_ms, host_bytes, is_wanted }
+    }
 }
 
 impl Record {
@@ -52,12 +70,12 @@ impl Lease {
     /// As the socket shows it.
     pub fn suspension_view(&self) -> Option<SuspensionView> {
         let its = self.record.suspension.as_ref()?;
-        let host_bytes = match its.stage {
-            SuspensionStage::Suspending => 0,
-            SuspensionStage::Suspended | SuspensionStage::Resuming => its.bytes.iter().sum(),
-        };
-        let is_wanted = suspension::is_wanted(self, &mut Report::new());
-        Some(SuspensionView { stage: its.stage, since_unix_ms: its.since_unix_ms, host_bytes, is_wanted })
+        Some(its.view(suspension::is_wanted(self, &mut Report::new())))
+    }
+
+    /// Its processes that have a place in the region.
+    pub fn process_names(&self) -> Vec<ProcessName> {
+        self.processes.values().map(|process| process.watched.name).collect()
     }
 
     /// What it asks for to come back: its own share, on its own GPUs.
@@ -124,11 +142,6 @@ impl Leases {
         self.leave_queue_of(&mut book, asked, uid, Left::Granted);
         Ok(())
     }
-
-    /// Has a suspended lease come back, as soon as there is room.
-    pub fn ask_to_wake(lease: &mut Lease) {
-        (lease.suspension.is_asked, lease.suspension.is_cancelled, lease.suspension.next_try) = (true, false, None);
-    }
 }
 
 #[cfg(test)]
@@ -140,7 +153,8 @@ mod tests {
     use crate::lease::Book;
 
     fn at(stage: SuspensionStage) -> Record {
-        let suspension = SuspensionRecord { stage, since_unix_ms: 7, bytes: vec![5 << 30] };
+        let suspension =
+            SuspensionRecord { stage, since_unix_ms: 7, bytes: vec![5 << 30], is_asked: false, is_cancelled: false };
         Record { suspension: Some(suspension), gpu_uuid: Gpu::sample(0).uuid, ..sample() }
     }
 
@@ -163,7 +177,7 @@ mod tests {
     fn a_record_of_it_is_read_again() {
         let record = at(SuspensionStage::Resuming);
         let text = serde_json::to_string(&record).unwrap();
-        assert!(text.contains(r#""suspension":{"stage":"resuming","since_unix_ms":7,"bytes":[5368709120]}"#), "{text}");
+        assert!(text.contains(r#""suspension":{"stage":"resuming","since_unix_ms":7,"bytes":[5368709120],"#), "{text}");
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     }
 }

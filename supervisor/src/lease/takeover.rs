@@ -192,6 +192,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         return Err("its region is of another layout".into());
     }
     let region = Arc::new(region);
+    let is_half_way = record.suspension.is_some() && !record.is_out();
     let record = as_it_goes_on(record);
     region.set_suspended(record.suspension.is_some());
     // Before it beats again.
@@ -220,6 +221,9 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let was_kept = book.kept_inits.remove(&id).is_some();
     let lease = book.leases.get_mut(&id).expect("entered above");
     lease.init = init;
+    lease.suspension.is_half_way = is_half_way;
+    // One that was on its way, or is wanted, must not wait for somebody else's.
+    leases.suspensions.ring();
     if let Some(init) = lease.init.as_ref().filter(|_| !was_kept) {
         service_manager::keep(&id, init.pidfd.as_fd());
     }

@@ -134,7 +134,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         cost_center: record.cost_center.clone(),
         resource: record.resource.clone(),
         paused: record.paused,
-        suspension: None,
+        suspension: record.suspension.as_ref().map(|its| its.view(false)),
         received_permille: 0,
         charged_gpu_ns: 0,
         charged_at_ns: 0,

@@ -85,8 +85,13 @@ impl Leases {
             let lift = |waiter: &mut Waiter| waiter.asked_ns = waiter.asked_ns.saturating_add(pause_ns).min(now_ns);
             book.queue.waiters.iter_mut().for_each(lift);
         }
-        let (gone, left): (Vec<Waiter>, Vec<Waiter>) =
-            std::mem::take(&mut book.queue.waiters).into_iter().partition(|waiter| waiter.is_gone(now_ns));
+        let waiters = std::mem::take(&mut book.queue.waiters);
+        let is_gone = |waiter: &Waiter| match book.is_suspended(&waiter.asked.container_id, waiter.uid) {
+            // Nobody asks for it while another one is being moved.
+            true => waiter.requester.has_ended(),
+            false => waiter.is_gone(now_ns),
+        };
+        let (gone, left): (Vec<Waiter>, Vec<Waiter>) = waiters.into_iter().partition(is_gone);
         book.queue.waiters = left;
         gone.iter().for_each(|waiter| book.queue.note_left(waiter, Left::Gone));
         // For how long room was kept is in the file as well.

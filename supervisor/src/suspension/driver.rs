@@ -3,20 +3,22 @@
 //! They are in the driver's library, which the supervisor does not load: a call that does not come back, or brings its process down, must
 //! not be its own. Source: cuda.h of CUDA 12.8, `cuCheckpointProcess*`; drivers from 570 on have them.
 
+use crate::procfs::{self, ProcessName};
 use gpool_driver_abi::cuda::{
-    CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED, CU_PROCESS_STATE_LOCKED, CUDA_ERROR_NOT_READY,
-    CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcheckpointCheckpointArgs, CUcheckpointLockArgs, CUcheckpointRestoreArgs,
-    CUcheckpointUnlockArgs, CUprocessState, CUresult, CuCheckpointProcessCheckpoint, CuCheckpointProcessGetState,
-    CuCheckpointProcessLock, CuCheckpointProcessRestore, CuCheckpointProcessUnlock, CuDriverGetVersion, CuInit,
+    CU_PROCESS_STATE_CHECKPOINTED, CU_PROCESS_STATE_FAILED, CU_PROCESS_STATE_LOCKED, CUDA_ERROR_INVALID_VALUE,
+    CUDA_ERROR_NOT_READY, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUcheckpointCheckpointArgs, CUcheckpointLockArgs,
+    CUcheckpointRestoreArgs, CUcheckpointUnlockArgs, CUprocessState, CUresult, CuCheckpointProcessCheckpoint,
+    CuCheckpointProcessGetState, CuCheckpointProcessLock, CuCheckpointProcessRestore, CuCheckpointProcessUnlock,
+    CuDriverGetVersion, CuInit,
 };
+use gpool_protocol::HostPid;
 use libloading::Library;
 use serde::{Deserialize, Serialize};
 use std::ffi::c_int;
-use std::path::Path;
 use std::process::ExitCode;
 use std::ptr::null;
 
-/// How long work that is under way may take to end before its process is locked, milliseconds.
+/// How long work that is under way may take to end before its processes are locked, milliseconds for all of them.
 const LOCK_PATIENCE_MS: u32 = 20_000;
 /// CUDA 12.8, of driver 570.
 const OLDEST_CUDA: c_int = 12_080;
@@ -42,12 +44,22 @@ impl Way {
 }
 
 /// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     /// Why it was not done; none if it was.
     pub failure: Option<String>,
-    /// Whether every process that lives is as it was before, or as it was wanted: none is left locked, in the host's memory, or lost.
+    /// Processes that the driver has lost: no call of theirs would ever return.
+    pub lost: Vec<ProcessName>,
+    /// Whether every other one that lives goes on, or is where it was wanted: none is half-way.
     pub is_whole: bool,
+}
+
+impl Outcome {
+    /// Nothing was done to anybody.
+    pub fn untried(cause: impl std::fmt::Display, way: Way) -> Self {
+        // Who is to come back is not back.
+        Self { failure: Some(cause.to_string()), lost: Vec::new(), is_whole: way == Way::Suspend }
+    }
 }
 
 /// The calls.
@@ -61,18 +73,23 @@ struct Calls {
     _library: Library,
 }
 
-/// Goes the way with all of these processes or with none, and prints the [`Outcome`] as JSON.
-pub fn main(way: &str, pids: &[String]) -> ExitCode {
+/// Goes the way with all of these processes or with none, each named by its pid and its start time (`17:4711`), and prints the [`Outcome`]
+/// as JSON.
+pub fn main(way: &str, processes: &[String]) -> ExitCode {
     let Some(way) = [Way::Suspend, Way::Resume].into_iter().find(|its| its.text() == way) else {
         log!("{way} is no way: suspend and resume are");
         return ExitCode::FAILURE;
     };
-    let pids: Vec<c_int> = pids.iter().filter_map(|pid| pid.parse().ok()).collect();
+    let named: Option<Vec<ProcessName>> = processes.iter().map(|text| name_in(text)).collect();
+    let Some(named) = named else {
+        log!("processes are named by their pid and their start time in clock ticks, as 17:4711");
+        return ExitCode::FAILURE;
+    };
     let outcome = match Calls::load() {
-        Err(failure) => Outcome { failure: Some(failure), is_whole: way == Way::Suspend },
+        Err(failure) => Outcome::untried(failure, way),
         Ok(calls) => match way {
-            Way::Suspend => calls.suspend(&pids),
-            Way::Resume => calls.resume(&pids),
+            Way::Suspend => calls.suspend(&named),
+            Way::Resume => calls.resume(&named),
         },
     };
     match serde_json::to_string(&outcome) {
@@ -80,6 +97,22 @@ pub fn main(way: &str, pids: &[String]) -> ExitCode {
         Err(error) => log!("{error}"),
     }
     ExitCode::SUCCESS
+}
+
+/// As a process is named to this program: its pid may be another's by now.
+pub fn named(process: &ProcessName) -> String {
+    format!("{}:{}", process.pid, process.start_ticks)
+}
+
+fn name_in(text: &str) -> Option<ProcessName> {
+    let (pid, start_ticks) = text.split_once(':')?;
+    Some(ProcessName { pid: HostPid(pid.parse().ok()?), start_ticks: start_ticks.parse().ok()? })
+}
+
+/// Why one was not brought back.
+struct Failure {
+    text: String,
+    is_lost: bool,
 }
 
 impl Calls {
@@ -111,64 +144,90 @@ impl Calls {
     }
 
     /// Moves all to the host's memory, or none.
-    fn suspend(&self, pids: &[c_int]) -> Outcome {
-        let failed = pids.iter().filter(is_there).map(|pid| self.lock(*pid)).find_map(Result::err);
-        let moved = || pids.iter().filter(is_there).map(|pid| self.checkpoint(*pid)).find_map(Result::err);
-        let Some(failure) = failed.or_else(moved) else { return Outcome { failure: None, is_whole: true } };
-        Outcome { failure: Some(failure), is_whole: self.resume(pids).is_whole }
+    fn suspend(&self, processes: &[ProcessName]) -> Outcome {
+        let there = || processes.iter().filter(|process| is_there(process) && self.knows(process));
+        let patience_ms = LOCK_PATIENCE_MS / u32::try_from(processes.len().max(1)).unwrap_or(u32::MAX);
+        let ended = |outcome: Result<(), String>, process: &ProcessName| outcome.err().filter(|_| is_there(process));
+        let unlocked = there().find_map(|process| ended(self.lock(process, patience_ms), process));
+        let failed = unlocked.or_else(|| there().find_map(|process| ended(self.checkpoint(process), process)));
+        let Some(failure) = failed else { return Outcome { is_whole: true, ..Outcome::default() } };
+        Outcome { failure: Some(failure), ..self.resume(processes) }
     }
 
     /// Has all go on from whatever state they are in. One that cannot does not keep the others from it.
-    fn resume(&self, pids: &[c_int]) -> Outcome {
-        let results: Vec<Result<(), String>> = pids.iter().filter(is_there).map(|pid| self.resume_one(*pid)).collect();
-        let lost = results.into_iter().find_map(Result::err);
-        Outcome { is_whole: lost.is_none(), failure: lost }
+    fn resume(&self, processes: &[ProcessName]) -> Outcome {
+        let mut outcome = Outcome { is_whole: true, ..Outcome::default() };
+        for process in processes.iter().filter(|process| is_there(process) && self.knows(process)) {
+            // Who has ended meanwhile wants nothing back.
+            let Some(failure) = self.resume_one(process).err().filter(|_| is_there(process)) else { continue };
+            match failure.is_lost {
+                true => outcome.lost.push(*process),
+                false => outcome.is_whole = false,
+            }
+            outcome.failure.get_or_insert(failure.text);
+        }
+        outcome
     }
 
-    fn resume_one(&self, pid: c_int) -> Result<(), String> {
+    fn resume_one(&self, process: &ProcessName) -> Result<(), Failure> {
+        let resumed = match self.state(process)? {
+            CU_PROCESS_STATE_CHECKPOINTED => self.restore(process).and_then(|()| self.unlock(process)),
+            CU_PROCESS_STATE_LOCKED => self.unlock(process),
+            CU_PROCESS_STATE_FAILED => Err(format!("the driver has lost process {}", process.pid)),
+            _ => Ok(()),
+        };
+        let Err(text) = resumed else { return Ok(()) };
+        Err(Failure { text, is_lost: self.state(process)? == CU_PROCESS_STATE_FAILED })
+    }
+
+    /// Whether it uses the driver: one that has executed another program since it took its place may not.
+    fn knows(&self, process: &ProcessName) -> bool {
         let mut state: CUprocessState = 0;
         // SAFETY: a live place for the answer.
-        let result = unsafe { (self.get_state)(pid, &raw mut state) };
-        let resumed = match (result, state) {
-            (CUDA_SUCCESS, CU_PROCESS_STATE_CHECKPOINTED) => self.restore(pid).and_then(|()| self.unlock(pid)),
-            (CUDA_SUCCESS, CU_PROCESS_STATE_LOCKED) => self.unlock(pid),
-            (CUDA_SUCCESS, CU_PROCESS_STATE_FAILED) => Err(format!("the driver has lost process {pid}")),
-            (CUDA_SUCCESS, _) => Ok(()),
-            (code, _) => told("cuCheckpointProcessGetState", code, pid),
-        };
-        // Who has ended meanwhile wants nothing back.
-        resumed.or_else(|failure| if is_there(&&pid) { Err(failure) } else { Ok(()) })
+        unsafe { (self.get_state)(number(process), &raw mut state) != CUDA_ERROR_INVALID_VALUE }
     }
 
-    fn lock(&self, pid: c_int) -> Result<(), String> {
-        let mut arguments = CUcheckpointLockArgs { timeoutMs: LOCK_PATIENCE_MS, ..CUcheckpointLockArgs::default() };
+    fn state(&self, process: &ProcessName) -> Result<CUprocessState, Failure> {
+        let mut state: CUprocessState = 0;
+        // SAFETY: a live place for the answer.
+        let code = unsafe { (self.get_state)(number(process), &raw mut state) };
+        let answered = told("cuCheckpointProcessGetState", code, process);
+        answered.map(|()| state).map_err(|text| Failure { text, is_lost: false })
+    }
+
+    fn lock(&self, process: &ProcessName, patience_ms: u32) -> Result<(), String> {
+        let mut arguments = CUcheckpointLockArgs { timeoutMs: patience_ms.max(1), ..CUcheckpointLockArgs::default() };
         // SAFETY: arguments as the driver's header has them, which live through the call; so for the three below.
-        told("cuCheckpointProcessLock", unsafe { (self.lock)(pid, &raw mut arguments) }, pid)
+        told("cuCheckpointProcessLock", unsafe { (self.lock)(number(process), &raw mut arguments) }, process)
     }
 
-    fn checkpoint(&self, pid: c_int) -> Result<(), String> {
+    fn checkpoint(&self, process: &ProcessName) -> Result<(), String> {
         let mut arguments = CUcheckpointCheckpointArgs::default();
         // SAFETY: see there.
-        told("cuCheckpointProcessCheckpoint", unsafe { (self.checkpoint)(pid, &raw mut arguments) }, pid)
+        let code = unsafe { (self.checkpoint)(number(process), &raw mut arguments) };
+        told("cuCheckpointProcessCheckpoint", code, process)
     }
 
     /// To the GPUs that it came from.
-    fn restore(&self, pid: c_int) -> Result<(), String> {
+    fn restore(&self, process: &ProcessName) -> Result<(), String> {
         let mut arguments =
             CUcheckpointRestoreArgs { gpuPairs: null(), gpuPairsCount: 0, reserved: [0; 44], reserved1: 0 };
         // SAFETY: see there.
-        told("cuCheckpointProcessRestore", unsafe { (self.restore)(pid, &raw mut arguments) }, pid)
+        let code = unsafe { (self.restore)(number(process), &raw mut arguments) };
+        told("cuCheckpointProcessRestore", code, process)
     }
 
-    fn unlock(&self, pid: c_int) -> Result<(), String> {
+    fn unlock(&self, process: &ProcessName) -> Result<(), String> {
         let mut arguments = CUcheckpointUnlockArgs::default();
         // SAFETY: see there.
-        told("cuCheckpointProcessUnlock", unsafe { (self.unlock)(pid, &raw mut arguments) }, pid)
+        let code = unsafe { (self.unlock)(number(process), &raw mut arguments) };
+        told("cuCheckpointProcessUnlock", code, process)
     }
 }
 
 /// What the driver has answered, for people.
-fn told(name: &str, code: CUresult, pid: c_int) -> Result<(), String> {
+fn told(name: &str, code: CUresult, process: &ProcessName) -> Result<(), String> {
+    let pid = process.pid;
     match code {
         CUDA_SUCCESS => Ok(()),
         CUDA_ERROR_NOT_SUPPORTED => Err(format!(
@@ -179,6 +238,48 @@ fn told(name: &str, code: CUresult, pid: c_int) -> Result<(), String> {
     }
 }
 
-fn is_there(pid: &&c_int) -> bool {
-    Path::new(&format!("/proc/{pid}")).exists()
+fn number(process: &ProcessName) -> c_int {
+    c_int::try_from(process.pid.0).unwrap_or(0)
+}
+
+/// Whether it lives: a zombie of which nobody has heard yet does not.
+fn is_there(process: &ProcessName) -> bool {
+    procfs::start_ticks(process.pid) == Some(process.start_ticks) && !procfs::is_dead(process)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_process_is_named_by_its_pid_and_when_it_began() {
+        let name = ProcessName { pid: HostPid(17), start_ticks: 4711 };
+        assert_eq!((named(&name).as_str(), name_in("17:4711")), ("17:4711", Some(name)));
+        assert_eq!(["17", "17:", ":4711", "x:1", "-1:1"].map(name_in), [None; 5]);
+    }
+
+    #[test]
+    fn a_zombie_and_another_process_with_its_pid_are_not_there() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let pid = HostPid(child.id());
+        let name = ProcessName { pid, start_ticks: procfs::start_ticks(pid).unwrap() };
+        assert!(is_there(&name));
+        assert!(!is_there(&ProcessName { start_ticks: name.start_ticks + 1, ..name }));
+        drop(child.stdin.take());
+        while !procfs::is_dead(&name) {
+            std::thread::yield_now();
+        }
+        assert!(!is_there(&name));
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn what_was_not_tried_leaves_everybody_where_he_was() {
+        let out = Outcome::untried("no library", Way::Suspend);
+        assert!(out.is_whole && out.lost.is_empty() && out.failure.is_some());
+        assert!(!Outcome::untried("no library", Way::Resume).is_whole, "it is still in the host's memory");
+        let text = serde_json::to_string(&out).unwrap();
+        assert_eq!(serde_json::from_str::<Outcome>(&text).unwrap(), out);
+    }
 }

@@ -16,17 +16,19 @@ use crate::cgroup;
 use crate::clock;
 use crate::device::Kind;
 use crate::gatekeeper::Order;
-use crate::lease::{Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, wants};
+use crate::lease::{Book, Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, wants};
+use crate::procfs;
 use crate::region::Report;
-use gpool_policy::suspension::{Facts, check};
+use gpool_policy::suspension::{Facts, check, host_bytes, is_old_driver};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, LeaseView, Mechanism, SuspensionStage};
 use gpool_shared_region::SLOTS;
-use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// While a lease is suspended it is looked so often whether its programs want it back.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// So long after the driver could not move a lease nobody has it try again.
+const PAUSE: Duration = Duration::from_secs(30);
 /// Else somebody rings.
 const REST: Duration = Duration::from_secs(3600);
 
@@ -58,16 +60,14 @@ pub struct SuspensionNotes {
     pub why: String,
     /// Who asked for that, if anybody.
     pub uid: Option<u32>,
-    /// Somebody has asked for it to be resumed.
-    pub is_asked: bool,
-    /// Somebody has taken it out of the queue for room: it asks for none before it is resumed.
-    pub is_cancelled: bool,
     /// What keeps it from coming back though it has room, as was told last.
     pub kept_by: Option<String>,
     /// When it is tried next, if not at once.
     pub next_try: Option<Instant>,
-    /// The driver could not move it: that is tried again by somebody's word alone.
-    pub has_failed: bool,
+    /// It was found half-way: it may be on the devices in parts.
+    pub is_half_way: bool,
+    /// When the driver could not move it: that is tried again by somebody's word alone.
+    pub failed_at: Option<Instant>,
 }
 
 /// Has a lease moved to the host's memory, which takes a while. Said again, it changes nothing. `why` is the end of a sentence.
@@ -76,25 +76,29 @@ pub struct SuspensionNotes {
 /// An unknown lease, one without a running container, or what stands in the way; then the lease is as it was.
 pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
     let mut book = leases.book();
-    let lease = book.find(lease)?;
-    if lease.record.suspension.is_some() {
-        return Ok(lease.view());
-    }
+    let id = book.find(lease)?.record.lease_id.clone();
+    let under_way_bytes = under_way_bytes(&book, &id);
+    let lease = book.exactly(&id.0)?;
     let short = lease.record.container_id.short().to_owned();
+    let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
+    match lease.record.suspension.as_ref().map(|its| its.stage) {
+        Some(SuspensionStage::Suspending | SuspensionStage::Suspended) => return Ok(lease.view()),
+        Some(SuspensionStage::Resuming) => {
+            return conflict(format!("container {short} is on its way back"), "suspend it when it is there (gpool ps)");
+        }
+        None => {}
+    }
     if lease.record.revocation.is_some() || lease.state != LeaseState::Active {
         let message = format!("container {short} does not run, or has lost its GPUs");
-        return Err(ErrorBody::new(ErrorCode::LeaseConflict, message, "suspend one that runs and has them (gpool ps)"));
+        return conflict(message, "suspend one that runs and has them (gpool ps)");
     }
-    if lease.suspension.has_failed && uid.is_none() {
-        let message = format!("container {short} could not be suspended before");
-        return Err(ErrorBody::new(
-            ErrorCode::LeaseConflict,
-            message,
-            "gpool suspend tries it again, gpool events says why",
-        ));
+    // Nobody keeps the driver busy with what it cannot do.
+    if lease.suspension.failed_at.is_some_and(|at| uid.is_none() || at.elapsed() < PAUSE) {
+        let remedy = "gpool events says why; gpool suspend tries it again, half a minute later at the earliest";
+        return conflict(format!("container {short} could not be suspended before"), remedy);
     }
     let mut report = Report::new();
-    check(&facts(leases, lease, &mut report)).map_err(|obstacle| {
+    check(&facts(leases, lease, under_way_bytes, &mut report)).map_err(|obstacle| {
         let message = format!("container {short} cannot be suspended: {obstacle}");
         ErrorBody::new(ErrorCode::LeaseConflict, message, obstacle.remedy())
     })?;
@@ -102,12 +106,15 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
         stage: SuspensionStage::Suspending,
         since_unix_ms: clock::unix_ms(),
         bytes: held_bytes(lease, &mut report),
+        is_asked: false,
+        is_cancelled: false,
     };
     let run_dir = &leases.configuration().paths.run_dir;
     let record = Record { suspension: Some(suspension), ..lease.record.clone() };
     record.write(run_dir).map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
     lease.record = record;
-    lease.suspension = SuspensionNotes { why: why.to_owned(), uid, ..SuspensionNotes::default() };
+    let failed_at = lease.suspension.failed_at;
+    lease.suspension = SuspensionNotes { why: why.to_owned(), uid, failed_at, ..SuspensionNotes::default() };
     close(leases, lease);
     let view = lease.view();
     drop(book);
@@ -115,8 +122,21 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
     Ok(view)
 }
 
-/// What is known of it, for `policy` to say what stands in the way.
-fn facts(leases: &Leases, lease: &Lease, report: &mut Report) -> Facts {
+/// What others that are about to be moved will take of the host's memory, in bytes: nothing shows it before.
+fn under_way_bytes(book: &Book, but: &LeaseId) -> u64 {
+    let others = book.leases.values().filter(|lease| lease.record.is_going_out() && lease.record.lease_id != *but);
+    let bytes = others.filter_map(|lease| Some(lease.record.suspension.as_ref()?.bytes.iter().sum()));
+    bytes.map(host_bytes).fold(0, u64::saturating_add)
+}
+
+/// Whether it is frozen, or a process of it stopped.
+fn is_stopped(lease: &Lease) -> bool {
+    lease.record.cgroup.as_deref().is_some_and(cgroup::is_frozen)
+        || lease.processes.values().any(|process| procfs::is_stopped(process.watched.name.pid))
+}
+
+/// What is known of it, for `policy` to say what stands in the way; `under_way_bytes` of the host's memory are about to be others'.
+fn facts(leases: &Leases, lease: &Lease, under_way_bytes: u64, report: &mut Report) -> Facts {
     let (record, gpus) = (&lease.record, leases.gpus());
     let held_bytes = held_bytes(lease, report).into_iter().fold(0, u64::saturating_add);
     let (host_bytes, host_available_bytes) = host_memory::of_host();
@@ -124,14 +144,15 @@ fn facts(leases: &Leases, lease: &Lease, report: &mut Report) -> Facts {
     Facts {
         is_sliced: record.mechanism == Mechanism::Slice,
         is_in_instance: lease.gpus().any(|gpu| gpus[gpu].kind != Kind::Whole),
+        has_old_driver: lease.gpus().any(|gpu| is_old_driver(&gpus[gpu].driver_version)),
         is_counted: record.resource.is_some(),
-        is_frozen: cgroup.is_some_and(cgroup::is_frozen),
+        is_frozen: is_stopped(lease),
         notices: report.taken().all(|(_, slot)| notices(&slot)),
         bypasses: lease.bypassing > 0,
         shares_memory: report.taken().any(|(_, slot)| slot.pieces().iter().any(|word| *word != 0)),
         held_bytes,
         host_bytes,
-        host_available_bytes,
+        host_available_bytes: host_available_bytes.saturating_sub(under_way_bytes),
         container_available_bytes: cgroup.and_then(host_memory::of_container),
     }
 }
@@ -157,16 +178,14 @@ fn open(leases: &Leases, lease: &mut Lease) {
         leases.gatekeeper.order(Order::Resume { tenant: lease.tenant });
     }
     lease.idleness.note_use(clock::now_ns());
-    lease.suspension = SuspensionNotes { has_failed: lease.suspension.has_failed, ..SuspensionNotes::default() };
+    lease.suspension = SuspensionNotes { failed_at: lease.suspension.failed_at, ..SuspensionNotes::default() };
 }
 
 /// Whether somebody wants it back: its programs, unless it is paused, or whoever has asked for it to be resumed.
 pub fn is_wanted(lease: &Lease, report: &mut Report) -> bool {
-    if lease.suspension.is_asked {
-        return true;
-    }
-    if lease.record.paused {
-        return false;
+    let Some(suspension) = &lease.record.suspension else { return false };
+    if lease.record.paused || suspension.is_cancelled || suspension.is_asked {
+        return suspension.is_asked && !lease.record.paused;
     }
     report.read(&lease.region, SLOTS);
     report.taken().any(|(slot, its)| lease.processes.contains_key(&slot) && wants(&its))
@@ -180,33 +199,31 @@ pub fn keep(leases: &Leases) {
     }
 }
 
-/// One look at all; whether any lease is suspended.
+/// One look at all; whether any lease is suspended. What takes time is done one after the other, and each time all are looked at anew: those
+/// first whose room is their own already, then those who look for some, and those last who are to make room.
 fn look(leases: &Leases) -> bool {
-    let stages: BTreeSet<(u8, LeaseId)> = {
-        let book = leases.book();
-        let of = |lease: &Lease| {
-            // Of one whose GPUs were taken nothing comes back.
-            let suspension = lease.record.suspension.as_ref().filter(|_| lease.record.revocation.is_none())?;
-            let rank = match suspension.stage {
-                // Whose room is its own already comes first, and who makes room before those who look for some.
-                SuspensionStage::Resuming => 0,
-                SuspensionStage::Suspending => 1,
-                SuspensionStage::Suspended => 2,
-            };
-            Some((rank, lease.record.lease_id.clone()))
-        };
-        book.leases.values().filter_map(of).collect()
-    };
-    for (_, id) in &stages {
-        let stage = leases.book().leases.get(id).and_then(|lease| Some(lease.record.suspension.as_ref()?.stage));
-        match stage {
-            Some(SuspensionStage::Resuming) => moving::back(leases, id),
-            Some(SuspensionStage::Suspending) => moving::out(leases, id),
-            Some(SuspensionStage::Suspended) => waking::look(leases, id),
-            None => {}
+    loop {
+        let stages = stages(leases);
+        let of = |stage| stages.iter().filter(move |its| its.1 == stage).map(|its| &its.0);
+        let has_moved = of(SuspensionStage::Resuming).any(|id| moving::back(leases, id))
+            || of(SuspensionStage::Suspended).any(|id| waking::look(leases, id))
+            || of(SuspensionStage::Suspending).any(|id| moving::out(leases, id));
+        if !has_moved {
+            return !stages.is_empty();
         }
     }
-    !stages.is_empty()
+}
+
+/// Those that are suspended. Nothing comes back of one whose GPUs were taken, and what was to go out is left.
+fn stages(leases: &Leases) -> Vec<(LeaseId, SuspensionStage)> {
+    let mut book = leases.book();
+    for lease in book.leases.values_mut() {
+        if lease.record.is_going_out() && lease.record.revocation.is_some() {
+            moving::leave(leases, lease);
+        }
+    }
+    let of = |lease: &Lease| Some((lease.record.lease_id.clone(), lease.record.suspension.as_ref()?.stage));
+    book.leases.values().filter(|lease| lease.record.revocation.is_none()).filter_map(of).collect()
 }
 
 /// Tells of a lease that was suspended, has come back, or could not.

@@ -1,17 +1,20 @@
 //! Moving a lease's processes to the host's memory and back.
 
-use super::driver::{Outcome, Way};
-use super::{open, tell, write_down};
+use super::driver::{Outcome, Way, named};
+use super::{facts, open, tell, under_way_bytes, write_down};
 use crate::clock;
-use crate::lease::{Lease, Leases};
+use crate::lease::{Lease, Leases, Process};
+use crate::procfs::ProcessName;
 use crate::region::Report;
-use gpool_protocol::{EventKind, HostPid, LeaseId, SuspensionStage, format_bytes};
-use gpool_shared_region::SLOTS;
+use gpool_policy::suspension::{Obstacle, check};
+use gpool_protocol::{EventKind, LeaseId, SuspensionStage, format_bytes};
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::fs::File;
 use std::io::{self, Read};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Held by the process that calls the driver, so that one which a killed supervisor has left behind is at its end before the next begins.
@@ -25,21 +28,32 @@ const LOOK_PERIOD: Duration = Duration::from_millis(2);
 /// How long NVML may take to say what is free.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// So long after a try that had to wait comes the next.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_secs(1);
 
 /// What is to be moved.
 struct Load {
-    pids: Vec<HostPid>,
+    processes: Vec<ProcessName>,
     bytes: u64,
+    /// Whether it was found half-way: then it may be on the devices in parts.
+    is_half_way: bool,
 }
 
-/// Moves a lease out, or leaves it as it was.
-pub fn out(leases: &Leases, id: &LeaseId) {
-    let Some(load) = load(leases, id, true) else { return };
+/// Moves a lease out, or leaves it as it was. Whether that took time.
+pub fn out(leases: &Leases, id: &LeaseId) -> bool {
+    let Some(load) = load(leases, id) else { return false };
+    if let Some(obstacle) = obstacle(leases, id) {
+        let mut book = leases.book();
+        let Some(lease) = book.leases.get_mut(id) else { return false };
+        leases.counters.note_suspension("not_suspended");
+        let message = format!("{} could not be suspended and goes on: {obstacle}", lease.record.container_id.short());
+        tell(leases, lease, EventKind::LeaseSuspended, message);
+        leave(leases, lease);
+        return false;
+    }
     let begun = Instant::now();
-    let outcome = run(leases, Way::Suspend, &load);
+    let outcome = left_on_the_device(leases, id, &load, run(leases, Way::Suspend, &load));
     let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return };
+    let Some(lease) = book.leases.get_mut(id) else { return true };
     // Its GPUs may have been taken from it meanwhile, and its processes killed.
     let is_still = lease.record.is_going_out() && lease.record.revocation.is_none();
     match outcome.failure {
@@ -50,60 +64,113 @@ pub fn out(leases: &Leases, id: &LeaseId) {
             write_down(leases, lease);
             leases.counters.note_suspension("suspended");
             let message = format!(
-                "suspended {}: {} of its GPU memory {} in the host's since {:.1} s after that was begun, and its room is free; {}",
+                "suspended {}: {} that its programs ({}) hold of its GPUs were moved to the host's memory in {:.1} s, and its room is free; {}",
                 lease.record.container_id.short(),
                 format_bytes(load.bytes),
-                if load.pids.len() == 1 { "is, of one program," } else { "are, of its programs," },
+                load.processes.len(),
                 begun.elapsed().as_secs_f64(),
                 lease.suspension.why,
             );
             tell(leases, lease, EventKind::LeaseSuspended, message);
         }
         Some(cause) => {
-            leases.counters.note_suspension(if outcome.is_whole { "not_suspended" } else { "lost" });
-            let lost = if outcome.is_whole { String::new() } else { end_lost(lease) };
+            leases.counters.note_suspension(if outcome.lost.is_empty() { "not_suspended" } else { "lost" });
+            let lost = end_lost(lease, &outcome.lost);
             let message =
                 format!("{} could not be suspended and goes on: {cause}{lost}", lease.record.container_id.short());
             tell(leases, lease, EventKind::LeaseSuspended, message);
-            leave(leases, lease);
-            lease.suspension.has_failed = true;
+            if outcome.is_whole {
+                leave(leases, lease);
+            } else {
+                // Its room is its own, and somebody of it is half-way.
+                set_stage(lease, SuspensionStage::Resuming);
+                lease.suspension.is_half_way = true;
+                write_down(leases, lease);
+            }
+            lease.suspension.failed_at = Some(Instant::now());
         }
     }
     drop(book);
     leases.ended.notify_all();
+    true
 }
 
-/// Brings a lease back, for which there is room.
-pub fn back(leases: &Leases, id: &LeaseId) {
-    let Some(load) = load(leases, id, false) else { return };
-    if !is_free(leases, id, &load) {
-        return;
+/// What has come to stand in the way since it was begun: others have had the host's memory, or it was frozen.
+fn obstacle(leases: &Leases, id: &LeaseId) -> Option<Obstacle> {
+    let mut book = leases.book();
+    let under_way_bytes = under_way_bytes(&book, id);
+    let lease = book.leases.get_mut(id)?;
+    check(&facts(leases, lease, under_way_bytes, &mut Report::new())).err()
+}
+
+/// Whether the devices still list somebody of it, as they do a process that made its first context just as the others were moved. Room that
+/// is not free is given to nobody: all are brought back then.
+fn left_on_the_device(leases: &Leases, id: &LeaseId, load: &Load, outcome: Outcome) -> Outcome {
+    if outcome.failure.is_some() || load.processes.is_empty() {
+        return outcome;
+    }
+    leases.occupants.look_again(Instant::now() + LOOK_PATIENCE);
+    let registered = leases.book().leases.get(id).map(Lease::process_names).unwrap_or_default();
+    let Some(left) = registered.iter().find(|process| leases.occupants.lists(process.pid)) else { return outcome };
+    let failure = format!("process {} is on the GPU still", left.pid);
+    Outcome { failure: Some(failure), ..run(leases, Way::Resume, load) }
+}
+
+/// Brings a lease back, for which there is room. Whether that took time.
+pub fn back(leases: &Leases, id: &LeaseId) -> bool {
+    let Some(load) = load(leases, id) else { return false };
+    if is_stopped(leases, id) || !is_free(leases, id, &load) {
+        return false;
     }
     let begun = Instant::now();
     let outcome = run(leases, Way::Resume, &load);
     let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return };
+    let Some(lease) = book.leases.get_mut(id) else { return true };
     let short = lease.record.container_id.short().to_owned();
-    let message = match outcome.failure {
-        None => {
-            leases.counters.note_suspension("woken");
-            format!(
-                "{short} is back on its GPUs: {} were moved in {:.1} s",
-                format_bytes(load.bytes),
-                begun.elapsed().as_secs_f64()
-            )
-        }
-        Some(cause) => {
-            leases.counters.note_suspension("lost");
-            format!("{short} could not be brought back: {cause}{}", end_lost(lease))
-        }
-    };
-    tell(leases, lease, EventKind::LeaseWoken, message);
-    leave(leases, lease);
+    let lost = end_lost(lease, &outcome.lost);
+    let cause = outcome.failure.unwrap_or_default();
+    if !outcome.lost.is_empty() {
+        leases.counters.note_suspension("lost");
+        tell(leases, lease, EventKind::LeaseWoken, format!("{short} could not be brought back: {cause}{lost}"));
+    } else if !outcome.is_whole {
+        // Nobody is lost: it stays where it is, and is tried again.
+        keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"));
+    } else {
+        leases.counters.note_suspension("woken");
+        let moved = match load.processes.len() {
+            0 => "none of its programs is left".to_owned(),
+            _ => format!("{} were moved in {:.1} s", format_bytes(load.bytes), begun.elapsed().as_secs_f64()),
+        };
+        tell(leases, lease, EventKind::LeaseWoken, format!("{short} is back on its GPUs: {moved}"));
+    }
+    if outcome.is_whole {
+        leave(leases, lease);
+    }
+    true
+}
+
+/// It cannot come back now, and is tried again. Why is told once.
+fn keep_away(leases: &Leases, lease: &mut Lease, why: &str) {
+    lease.suspension.next_try = Some(Instant::now() + RETRY);
+    if lease.suspension.kept_by.replace(why.to_owned()).is_none() {
+        let message = format!("{} has its room again and waits: {why}", lease.record.container_id.short());
+        tell(leases, lease, EventKind::LeaseWoken, message);
+    }
+}
+
+/// Whether it is frozen or stopped: its own threads would have to do the work, and the driver would wait for them.
+fn is_stopped(leases: &Leases, id: &LeaseId) -> bool {
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return true };
+    let is_stopped = super::is_stopped(lease);
+    if is_stopped {
+        keep_away(leases, lease, "it is frozen or stopped");
+    }
+    is_stopped
 }
 
 /// It is suspended no more.
-fn leave(leases: &Leases, lease: &mut Lease) {
+pub fn leave(leases: &Leases, lease: &mut Lease) {
     lease.meter.run(clock::now_ns(), &lease.record);
     lease.record.suspension = None;
     write_down(leases, lease);
@@ -116,116 +183,128 @@ fn set_stage(lease: &mut Lease, stage: SuspensionStage) {
     }
 }
 
-/// The processes of a lease that are to be moved, if it is to go out as `is_out` says, or to come back, and it is time.
-fn load(leases: &Leases, id: &LeaseId, is_out: bool) -> Option<Load> {
-    let mut book = leases.book();
-    let lease = book.leases.get_mut(id)?;
+/// The processes of a lease that are to be moved, if it is time. Those without a context are moved as well: the driver knows better than
+/// they say what they have.
+fn load(leases: &Leases, id: &LeaseId) -> Option<Load> {
+    let book = leases.book();
+    let lease = book.leases.get(id)?;
     if lease.suspension.next_try.is_some_and(|at| Instant::now() < at) {
         return None;
     }
-    let mut report = Report::new();
-    report.read(&lease.region, SLOTS);
-    // A process that has no context has nothing that could be moved. On the way back it may have come meanwhile, and the driver says so.
-    let has_context = |slot: &usize| report.taken().any(|(its, claimed)| its == *slot && claimed.contexts() > 0);
-    let processes = lease.processes.iter().filter(|(slot, _)| !is_out || has_context(slot));
-    let pids = processes.map(|(_, process)| process.watched.name.pid).collect();
     let bytes = lease.record.suspension.as_ref()?.bytes.iter().sum();
-    Some(Load { pids, bytes })
+    Some(Load { processes: lease.process_names(), bytes, is_half_way: lease.suspension.is_half_way })
 }
 
-/// Whether the devices have room for what comes back: a process for which there is too little is lost. What keeps it is told once.
+/// Whether the devices have room for what comes back: a process for which there is too little is lost.
 fn is_free(leases: &Leases, id: &LeaseId, load: &Load) -> bool {
-    // What a supervisor that was killed had begun to move may be there in parts: then it is brought back whole, or not at all.
-    if load.pids.is_empty() || load.pids.iter().any(|pid| leases.occupants.lists(*pid)) {
+    if load.processes.is_empty() || load.is_half_way {
         return true;
     }
-    leases.occupants.look_again(Instant::now() + LOOK_PATIENCE);
+    let is_told = leases.occupants.look_again(Instant::now() + LOOK_PATIENCE);
     let gpus = leases.gpus();
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return false };
+    if !is_told {
+        keep_away(leases, lease, "NVML does not say what is free");
+        return false;
+    }
     let Some(suspension) = &lease.record.suspension else { return false };
     let lacks = lease.gpus().zip(&suspension.bytes).find_map(|(gpu, bytes)| {
-        let used_bytes = leases.used_bytes[gpu].load(std::sync::atomic::Ordering::Relaxed);
+        let used_bytes = leases.used_bytes[gpu].load(Ordering::Relaxed);
         let free_bytes = gpus[gpu].memory_total_bytes.saturating_sub(used_bytes);
         (free_bytes < *bytes).then(|| (gpus[gpu].uuid.clone(), free_bytes, *bytes))
     });
     let Some((uuid, free_bytes, bytes)) = lacks else { return true };
-    lease.suspension.next_try = Some(Instant::now() + RETRY);
-    let kept_by = format!("{uuid} has {} free of {} that it takes", format_bytes(free_bytes), format_bytes(bytes));
-    if lease.suspension.kept_by.is_none() {
-        let message = format!(
-            "{} has room again and waits until the device has it: {kept_by}",
-            lease.record.container_id.short()
-        );
-        tell(leases, lease, EventKind::LeaseWoken, message);
-    }
-    lease.suspension.kept_by = Some(kept_by);
+    let why = format!("{uuid} has {} free of {} that it takes", format_bytes(free_bytes), format_bytes(bytes));
+    keep_away(leases, lease, &why);
     false
 }
 
 /// Ends processes that the driver has lost: no call of theirs would ever return. What is said of it, the end of a sentence.
-fn end_lost(lease: &Lease) -> String {
-    let killed = lease.processes.values();
+fn end_lost(lease: &Lease, lost: &[ProcessName]) -> String {
+    let is_lost = |process: &&Process| lost.contains(&process.watched.name);
+    let killed = lease.processes.values().filter(is_lost);
     let killed = killed.filter(|process| pidfd_send_signal(&process.watched.pidfd, Signal::KILL).is_ok()).count();
     match killed {
-        1 => "; its program on the GPU was killed, since no call of it would return".to_owned(),
-        several => format!("; its {several} programs on the GPU were killed, since no call of theirs would return"),
+        0 => String::new(),
+        1 => "; a program of it was killed, since no call of it would return".to_owned(),
+        several => format!("; {several} programs of it were killed, since no call of theirs would return"),
     }
 }
 
 /// Calls the driver for these processes, by a process of our own.
 fn run(leases: &Leases, way: Way, load: &Load) -> Outcome {
-    if load.pids.is_empty() {
-        return Outcome { failure: None, is_whole: true };
+    if load.processes.is_empty() {
+        return Outcome { is_whole: true, ..Outcome::default() };
     }
     let patience = PATIENCE + Duration::from_secs(load.bytes / SLOWEST_BYTES_PER_SECOND);
-    match called(leases, way, &load.pids, patience) {
+    let begun = begin(leases, way, &load.processes, Instant::now() + patience);
+    let mut child = match begun {
+        Ok(child) => child,
+        Err(cause) => return Outcome::untried(cause, way),
+    };
+    // From here on nobody knows how far it came, unless it says so.
+    let half_way = |cause: String| Outcome { failure: Some(cause), lost: Vec::new(), is_whole: false };
+    match answer(&mut child, Instant::now() + patience) {
         Ok(outcome) => outcome,
-        // Nobody knows how far it came.
-        Err(cause) if way == Way::Suspend => {
-            let back = called(leases, Way::Resume, &load.pids, patience);
-            let is_whole = back.as_ref().is_ok_and(|outcome| outcome.is_whole);
-            Outcome { failure: Some(cause.to_string()), is_whole }
+        Err(cause) => {
+            abandon(child);
+            half_way(cause.to_string())
         }
-        Err(cause) => Outcome { failure: Some(cause.to_string()), is_whole: false },
     }
 }
 
-fn called(leases: &Leases, way: Way, pids: &[HostPid], patience: Duration) -> io::Result<Outcome> {
+/// Starts the process that calls the driver, once the one before it is at its end.
+fn begin(leases: &Leases, way: Way, processes: &[ProcessName], deadline: Instant) -> io::Result<Child> {
     let configuration = leases.configuration();
     let lock = File::create(configuration.paths.run_dir.join(LOCK))?;
-    flock(&lock, FlockOperation::LockExclusive)?;
+    while let Err(cause) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        if cause != Errno::WOULDBLOCK || Instant::now() >= deadline {
+            return Err(io::Error::other("a process that called the driver before is in it still"));
+        }
+        std::thread::sleep(LOOK_PERIOD);
+    }
     let mut command = Command::new("/proc/self/exe");
-    command.args(["--checkpoint", way.text()]).args(pids.iter().map(|pid| pid.0.to_string()));
-    let libraries: Vec<String> =
-        configuration.driver.library_dirs.iter().map(|dir| dir.display().to_string()).collect();
+    command.args(["--checkpoint", way.text()]).args(processes.iter().map(named));
+    let dirs = &configuration.driver.library_dirs;
+    let libraries: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     command.env("LD_LIBRARY_PATH", libraries.join(":"));
     // Not a client of a daemon that the host may have in the usual place.
     command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
     // The lock is that process's from here on, whatever becomes of this one.
     command.stdin(Stdio::from(lock)).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    let mut child = command.spawn()?;
-    drop(command);
-    let Some(status) = wait(&mut child, patience)? else {
-        child.kill()?;
-        child.wait()?;
-        return Err(io::Error::other(format!("the driver has not come back within {} s", patience.as_secs())));
+    command.spawn()
+}
+
+/// What it says when it is at its end.
+fn answer(child: &mut Child, deadline: Instant) -> io::Result<Outcome> {
+    let Some(status) = wait(child, deadline)? else {
+        return Err(io::Error::other("the driver has not come back in time"));
     };
     let mut text = String::new();
     child.stdout.take().map(|mut out| out.read_to_string(&mut text)).transpose()?;
-    serde_json::from_str(&text).map_err(|_| {
-        io::Error::other(format!("the process that calls the driver ended with {status} and said {text:?}"))
-    })
+    let no_answer =
+        |_| io::Error::other(format!("the process that calls the driver ended with {status} and said {text:?}"));
+    serde_json::from_str(&text).map_err(no_answer)
 }
 
 /// Waits for the end of a process; none if it has not come by then.
-fn wait(child: &mut Child, patience: Duration) -> io::Result<Option<std::process::ExitStatus>> {
-    let deadline = Instant::now() + patience;
+fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
     loop {
         let status = child.try_wait()?;
         if status.is_some() || Instant::now() >= deadline {
             return Ok(status);
         }
         std::thread::sleep(LOOK_PERIOD);
+    }
+}
+
+/// Ends it. One that hangs within the kernel's driver is left to a thread of its own, and has the lock until it ends.
+fn abandon(mut child: Child) {
+    // One that has ended needs no killing.
+    let _ = child.kill();
+    let waits = move || drop(child.wait());
+    if let Err(error) = std::thread::Builder::new().name("abandoned".into()).spawn(waits) {
+        log!("{error}");
     }
 }

@@ -1,8 +1,8 @@
 //! A suspended lease that is wanted asks for room as a container that starts does, and waits in the queue if there is none.
 
-use super::{is_wanted, tell};
+use super::{is_stopped, is_wanted, moving, tell, write_down};
 use crate::clock;
-use crate::lease::{Lease, Leases};
+use crate::lease::Leases;
 use crate::procfs::WatchedProcess;
 use crate::queue::Left;
 use crate::region::Report;
@@ -19,20 +19,21 @@ struct Asking {
     init: WatchedProcess,
 }
 
-/// Looks whether a suspended lease is wanted, and asks for its room.
-pub fn look(leases: &Leases, id: &LeaseId) {
-    let Some(Asking { asked, uid, init }) = asking(leases, id) else { return };
-    let Err(refusal) = leases.wake(id, &asked, uid) else { return super::moving::back(leases, id) };
-    let Err(refusal) = leases.wait_for_room(&asked, init, uid, refusal) else { return };
+/// Looks whether a suspended lease is wanted, and asks for its room; with that it is brought back. Whether that took time.
+pub fn look(leases: &Leases, id: &LeaseId) -> bool {
+    let Some(Asking { asked, uid, init }) = asking(leases, id) else { return false };
+    let Err(refusal) = leases.wake(id, &asked, uid) else { return moving::back(leases, id) };
+    let Err(refusal) = leases.wait_for_room(&asked, init, uid, refusal) else { return false };
     let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return };
+    let Some(lease) = book.leases.get_mut(id) else { return false };
     lease.suspension.next_try = Some(Instant::now() + RETRY);
-    let kept_by =
-        format!("{} wants to come back, and does not even wait for room: {refusal}", lease.record.container_id.short());
+    let short = lease.record.container_id.short();
+    let kept_by = format!("{short} wants to come back, and does not even wait for room: {refusal}");
     // Told once, however often it is tried.
     if lease.suspension.kept_by.replace(kept_by.clone()).is_none() {
         tell(leases, lease, EventKind::LeaseWoken, kept_by);
     }
+    false
 }
 
 /// What the lease asks for now; none if nobody wants it, or it is not its time.
@@ -42,7 +43,8 @@ fn asking(leases: &Leases, id: &LeaseId) -> Option<Asking> {
     let lease = book.leases.get_mut(id)?;
     let is_there = lease.state == LeaseState::Active && lease.record.revocation.is_none();
     let is_due = lease.suspension.next_try.is_none_or(|at| Instant::now() >= at);
-    let is_wanted = is_there && !lease.suspension.is_cancelled && is_wanted(lease, &mut Report::new());
+    // Who is frozen could not come back.
+    let is_wanted = is_there && is_wanted(lease, &mut Report::new()) && !is_stopped(lease);
     let (asked, uid) = (lease.request_to_wake(longest_wait_seconds), lease.record.owner_uid);
     let init = lease.init.as_ref().and_then(|init| init.try_clone().ok());
     let Some(waiter) = book.queue.waiter_of(&asked, uid) else {
@@ -51,8 +53,9 @@ fn asking(leases: &Leases, id: &LeaseId) -> Option<Asking> {
     };
     if waiter.cancelled_by.is_some() {
         leases.leave_queue_of(&mut book, &asked, uid, Left::Cancelled);
-        let cancel = |lease: &mut Lease| (lease.suspension.is_cancelled, lease.suspension.is_asked) = (true, false);
-        book.leases.get_mut(id).into_iter().for_each(cancel);
+        let lease = book.leases.get_mut(id)?;
+        lease.record.suspension.iter_mut().for_each(|its| (its.is_cancelled, its.is_asked) = (true, false));
+        write_down(leases, lease);
         return None;
     }
     // Whose program has ended before it had room waits no more.

@@ -1,7 +1,7 @@
 //! What the manual tells a person to type, typed on a host with a simulated GPU: every block that is marked `sh run`, page
 //! by page. Then what the supervisor answers is held against the socket's document.
 
-use super::{finish, reload_with, start_tenants, wait_for, wait_until_running};
+use super::{finish, reload_with, start_tenants, wait_until_running};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host};
 use crate::manual::{self, openapi};
@@ -99,13 +99,8 @@ fn compare_answers(host: &Host) -> Result<()> {
             }
             // After it there is nothing left to ask for.
             ("POST", EVICT) => continue,
-            ("POST", SUSPEND) => {
-                let suspending = client.post(&asked, &())?;
-                compare("GET", "/v1/leases/{id}", &client.get(&format!("/v1/leases/{}", tenants[0].id))?);
-                // The driver that is played is too old to move anything; the scenario suspended moves.
-                wait_for("it to go on", || Ok(host.lease_of(&tenants[0])?.suspension.is_none()))?;
-                suspending
-            }
+            // The driver that is played is too old to move anything; the scenario suspended compares its answers.
+            ("POST", SUSPEND) => continue,
             ("POST", "/v1/leases/{id}/bind") => bind(host, &tenants[0])?,
             ("POST", "/v1/leases/{id}/ended") => {
                 let lease_id = host.lease_of(&tenants[0])?.lease_id;

@@ -5,6 +5,7 @@
 use super::{finish, know_contexts, reload_with, said, wait_for, wait_until_running};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
+use crate::manual::openapi;
 use crate::meter::usage_of;
 use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::{PauseFile, Tenant};
@@ -45,7 +46,8 @@ fn all(host: &mut Host) -> Result<()> {
     host.engine.remove_all_containers()?;
     for_a_higher_priority(host)?;
     host.engine.remove_all_containers()?;
-    what_cannot_be(host)
+    what_cannot_be(host)?;
+    what_befalls_them(host)
 }
 
 /// Its memory is out, another one has its room and it waits for that; what it had is there when it comes back.
@@ -58,6 +60,7 @@ fn by_hand(host: &mut Host) -> Result<()> {
     ensure(before > MIB << 20, || format!("it holds {before} bytes, less than it keeps there"))?;
 
     suspend(host, &kept)?;
+    answers_are_documented(host, &kept)?;
     ensure(bytes_of(host, &kept)? == 0, || "the device has something of a suspended container".into())?;
     let lease = host.lease_of(&kept)?;
     let its = lease.suspension.clone().ok_or_else(|| Failure::new(format!("it is not suspended: {lease:?}")))?;
@@ -86,18 +89,28 @@ fn by_hand(host: &mut Host) -> Result<()> {
     let woken = about(host, EventKind::LeaseWoken, &kept)?;
     ensure(woken.len() == 1 && woken[0].message.contains("is back on its GPUs"), || format!("told was {woken:?}"))?;
 
-    // With nobody in the way it is back at once, also by somebody's word, and a pause is over with it.
-    pause.pause()?;
-    suspend(host, &kept)?;
-    succeeded("gpool pause", host.gpool(&["pause", &kept.id])?)?;
-    pause.resume()?;
-    std::thread::sleep(LONG_ENOUGH);
-    ensure(rounds(host, &kept)?.len() == 2, || "a paused container went on".into())?;
-    succeeded("gpool resume", host.gpool(&["resume", &kept.id])?)?;
-    remembers(host, &kept, 3)?;
+    stays_away_while_it_is_paused(host, &kept, &pause)?;
     let metrics = text(&host.gpool(&["metrics"])?.stdout);
     let counted = metrics.contains("gpool_suspensions_total{outcome=\"woken\"} 2\n");
     ensure(counted && metrics.contains("gpool_lease_suspended{"), || format!("gpool metrics says {metrics}"))
+}
+
+/// Whoever pauses it keeps it away, though it was asked for and its program wants the GPU; whoever resumes it has it back at once.
+fn stays_away_while_it_is_paused(host: &Host, kept: &Container, pause: &PauseFile) -> Result<()> {
+    pause.pause()?;
+    suspend(host, kept)?;
+    let other = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
+    other.run(host, "another", &[("GPOOL_FRACTION", "0.9"), ("GPOOL_MEMORY", "90%")])?;
+    succeeded("gpool resume", host.gpool(&["resume", &kept.id])?)?;
+    waits(host, kept)?;
+    succeeded("gpool pause", host.gpool(&["pause", &kept.id])?)?;
+    wait_for("it to leave the queue", || Ok(host.client().get::<Vec<WaitingView>>("/v1/queue")?.is_empty()))?;
+    host.engine.docker_text(&["rm", "-f", "another"])?;
+    pause.resume()?;
+    std::thread::sleep(LONG_ENOUGH);
+    ensure(rounds(host, kept)?.len() == 2 && is_out(&host.lease_of(kept)?), || "a paused container went on".into())?;
+    succeeded("gpool resume", host.gpool(&["resume", &kept.id])?)?;
+    remembers(host, kept, 3)
 }
 
 /// Two that need more than half of the memory each work in turn: the one that is idle makes room for the other.
@@ -165,7 +178,11 @@ fn what_cannot_be(host: &Host) -> Result<()> {
     host.engine.docker_text(&["unpause", "frozen"])?;
 
     host.set_driver_version(&DriverVersion::parse(OLD_DRIVER).map_err(Failure::new)?)?;
-    let refused = said(&host.gpool(&["suspend", &frozen.id])?, 4, &["is not suspended", "gpool events"]);
+    let refused = said(
+        &host.gpool(&["suspend", &frozen.id])?,
+        4,
+        &["could not be suspended", "no checkpoint calls", "gpool evict"],
+    );
     host.set_driver_version(&DriverVersion::parse(DRIVER).map_err(Failure::new)?)?;
     refused?;
     let told = about(host, EventKind::LeaseSuspended, &frozen)?;
@@ -173,12 +190,61 @@ fn what_cannot_be(host: &Host) -> Result<()> {
     ensure(is_told, || format!("told was {told:?}"))?;
     pause.resume()?;
     remembers(host, &frozen, 2)?;
-    // A new try by hand is one.
-    pause.pause()?;
-    suspend(host, &frozen)?;
-    // One that is stopped ends as ever, and leaves nothing.
+    // What was tried in vain a moment ago is not tried at once again.
+    said(&host.gpool(&["suspend", &frozen.id])?, 4, &["could not be suspended before", "half a minute later"])?;
     host.engine.docker_text(&["kill", "frozen"])?;
     wait_for("its lease to be over", || Ok(host.leases()?.is_empty()))
+}
+
+/// One that is frozen or killed while it is suspended, and one whose GPUs are taken from it.
+fn what_befalls_them(host: &Host) -> Result<()> {
+    let pause = PauseFile::new("/run/gpool-befalls")?;
+    let env = [("GPOOL_FRACTION", "0.5"), ("GPOOL_MEMORY", "60%")];
+    let thawed = remembering(host, "thawed", &env, &pause)?;
+    remembers(host, &thawed, 1)?;
+    pause.pause()?;
+    suspend(host, &thawed)?;
+    host.engine.docker_text(&["pause", "thawed"])?;
+    succeeded("gpool resume", host.gpool(&["resume", &thawed.id])?)?;
+    std::thread::sleep(LONG_ENOUGH);
+    ensure(is_out(&host.lease_of(&thawed)?), || "a frozen container was moved".into())?;
+    host.engine.docker_text(&["unpause", "thawed"])?;
+    wait_for("it to come back", || Ok(host.lease_of(&thawed)?.suspension.is_none()))?;
+    pause.resume()?;
+    remembers(host, &thawed, 2)?;
+
+    pause.pause()?;
+    suspend(host, &thawed)?;
+    host.engine.docker_text(&["kill", "thawed"])?;
+    wait_for("its lease to be over", || Ok(host.leases()?.is_empty()))?;
+
+    let tenant = Tenant { pause: Some(&pause), ..Tenant::greedy(500) };
+    let program = format!("{} --remember {MIB} & exec sleep 600", tenant.command().join(" "));
+    let mount = tenant.mount().unwrap_or_default();
+    let taken = host.run_container("taken", &env, &["-v", &mount], &["sh", "-c", &program])?;
+    wait_for("its program to have a context", || Ok(bytes_of(host, &taken)? > MIB << 20))?;
+    suspend(host, &taken)?;
+    succeeded("gpool evict", host.gpool(&["evict", &taken.id])?)?;
+    let lease = host.lease_of(&taken)?;
+    let is_over = lease.state == LeaseState::Revoked && lease.memory_cap_bytes == 0 && taken.is_alive();
+    ensure(is_over, || format!("one whose GPUs were taken is {lease:?}"))
+}
+
+/// What the socket says of one that is suspended, which is not suspended once more.
+fn answers_are_documented(host: &Host, container: &Container) -> Result<()> {
+    let (document, client) = (openapi::document()?, host.client());
+    let of = |end: &str| format!("/v1/leases/{}{end}", container.id);
+    let answers: [(&str, &str, Value); 3] = [
+        ("POST", "/v1/leases/{id}/suspend", client.post(&of("/suspend"), &())?),
+        ("GET", "/v1/leases/{id}", client.get(&of(""))?),
+        ("GET", "/v1/leases/{id}/explain", client.get(&of("/explain"))?),
+    ];
+    for (method, path, answer) in &answers {
+        let defects = openapi::defects(&document, openapi::answer_schema(&document, method, path), answer);
+        let is_told = answer["suspension"]["stage"] == "suspended";
+        ensure(defects.is_empty() && is_told, || format!("{method} {path} gives {answer}: {defects:?}"))?;
+    }
+    Ok(())
 }
 
 fn suspend(host: &Host, container: &Container) -> Result<()> {
