@@ -3,6 +3,7 @@
 use super::{device_plugin, gpu_tests, unit};
 use crate::booted::{Booted, Packages, Share, Tenants};
 use crate::failure::{Context, Result, ensure};
+use gpool_shared_region::VERSION;
 use std::fs;
 
 /// What the host's Docker was told before gpool came.
@@ -35,6 +36,7 @@ pub fn installed<'a>(booted: &'a Booted, packages: &Packages) -> Result<Tenants<
     tenants.stop(FIRST.0)?;
     unit::keeps(booted, 0)?;
     booted.wait_until("test -z \"$(gpool ps --format json | grep '\"held\"')\"").context("its place is given up")?;
+    super::suspension::under_the_unit(booted, FIRST)?;
     super::mps::in_a_unit_of_its_own(booted)?;
     [SMALL, LARGE].into_iter().try_for_each(|share| tenants.add(share))?;
     tenants.go_on(None)?;
@@ -113,7 +115,7 @@ pub fn downgraded(booted: &Booted, packages: &Packages, tenants: &Tenants<'_>) -
     let leases = tenants.leases()?;
     let pid = unit::property(booted, "MainPID")?;
     let earlier = super::PACKAGES.map(|package| packages.earlier(package));
-    let layout = |version: u8| {
+    let layout = |version: u32| {
         // The version of its region, which a running shim read when it started.
         booted.sh(&format!(
             "printf '\\{version:03o}' | dd of=$(ls -d /run/gpool/leases/*/region/control | head -1) bs=1 seek=8 \
@@ -123,10 +125,11 @@ pub fn downgraded(booted: &Booted, packages: &Packages, tenants: &Tenants<'_>) -
     layout(99)?;
     let older = format!("./{}", earlier[0].1);
     let refused = booted.run(&["apt-get", "-qq", "install", "-y", "--allow-downgrades", &older])?;
-    layout(2)?;
+    layout(VERSION)?;
     // apt gives what a package's script says on stderr to its own stdout.
     let sentence = crate::host::text(&[refused.stdout, refused.stderr].concat());
-    ensure(sentence.contains("a region of layout 99, and this version knows layouts up to 2"), || {
+    let known = format!("a region of layout 99, and this version knows layouts up to {VERSION}");
+    ensure(sentence.contains(&known), || {
         format!("an older gpool under a newer region: apt ended with {} and said {sentence}", refused.status)
     })?;
     let installed = booted.sh("dpkg-query -f '${Version} ${db:Status-Status}' -W gpool")?;

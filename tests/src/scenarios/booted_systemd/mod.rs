@@ -9,6 +9,7 @@ mod meanwhile;
 mod mps;
 mod removal;
 mod rpm;
+mod suspension;
 mod unit;
 
 use crate::booted::{Booted, Packages, pack};

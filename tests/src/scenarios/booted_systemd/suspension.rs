@@ -1,0 +1,33 @@
+//! A container suspended by the supervisor as systemd confines it: the driver is called by a process of its unit.
+
+use super::unit;
+use crate::booted::{Booted, Share, Tenants};
+use crate::failure::{Context, Result, ensure};
+
+/// A driver that has the checkpoint calls.
+const DRIVER: &str = "580.95.05";
+/// Where the simulated GPU reads which one it plays.
+const VERSION_FILE: &str = "/run/gpool-simgpu/state/driver-version";
+
+/// Suspends a container that is kept from the GPU, and has it go on.
+pub fn under_the_unit(booted: &Booted, share: Share) -> Result<()> {
+    let before = booted.sh(&format!("cat {VERSION_FILE}"))?;
+    play(booted, DRIVER)?;
+    let mut tenants = Tenants::start(booted, &[share])?;
+    let id = booted.sh(&format!("docker inspect -f '{{{{.Id}}}}' {}", share.0))?;
+    booted.sh(&format!("gpool pause {id} && gpool suspend {id}")).context("gpool suspend")?;
+    let shown = booted.sh("gpool ps")?;
+    ensure(shown.contains("  suspended  "), || format!("gpool ps says {shown}"))?;
+    booted.sh(&format!("gpool resume {id}"))?;
+    booted.wait_until("! gpool ps | grep -q -e suspended -e waking -e resuming").context("it comes back")?;
+    tenants.still_run()?;
+    tenants.stop(share.0)?;
+    booted.wait_until("test -z \"$(gpool ps --quiet)\"").context("its place is given up")?;
+    play(booted, &before)
+}
+
+fn play(booted: &Booted, version: &str) -> Result<()> {
+    let pid = unit::property(booted, "MainPID")?;
+    booted.sh(&format!("printf %s '{version}' > {VERSION_FILE} && systemctl restart gpool-supervisor"))?;
+    unit::wait_until_ready(booted, &pid).map(drop)
+}
