@@ -115,10 +115,11 @@ impl Control {
         self.turn(false)
     }
 
-    /// Whether [`Control::is_suspended`] stands there. Who waits for its end reads the gate's word before this.
+    /// Whether [`Control::is_suspended`] stands there, as 1 and nothing else: nobody stands for ever because of a word that no supervisor
+    /// writes. Who waits for its end reads the gate's word before this.
     #[inline(always)]
     pub fn is_suspended(&self) -> bool {
-        self.is_suspended.load(Ordering::Relaxed) != 0
+        self.is_suspended.load(Ordering::Relaxed) == 1
     }
 
     fn turn(&self, open: bool) -> GateWord {

@@ -83,7 +83,7 @@ unsafe impl Sync for Process {}
 
 impl Process {
     /// Where in a process the address of its lease's page stands, null before [`Process::begin`], and where in that the word which
-    /// is not 0 while the lease is suspended: as [`Process::touch`], for who has no register to spare.
+    /// is 1 while the lease is suspended: as [`Process::touch`], for who has no register to spare.
     pub const PAGE_OFFSET: usize = core::mem::offset_of!(Process, page);
     /// See [`Process::PAGE_OFFSET`].
     pub const IS_SUSPENDED_OFFSET: usize = core::mem::offset_of!(Control, is_suspended);

@@ -190,7 +190,10 @@ fn who_pays_is_billed(host: &Host) -> Result<()> {
     let by_center = usage(host, &["--by", "cost-center"])?;
     ensure((row(&by_center, "4711")?.leases, row(&by_center, "99")?.leases) == (2, 1), || format!("{by_center:#?}"))?;
     let listed = succeeded("gpool ps", host.gpool(&["ps", "--format", "csv"])?)?;
-    ensure(listed.lines().nth(1).is_some_and(|line| line.ends_with(",,4711,")), || listed.clone())?;
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split(',').collect()).collect();
+    let place = rows[0].iter().position(|name| *name == "cost_center");
+    let of_first = place.and_then(|place| rows.get(1)?.get(place).copied());
+    ensure(of_first == Some("4711"), || listed.clone())?;
     let said: Value =
         serde_json::from_str(&charges(host, &["--format", "json", "--cost-center", "99"])?).context("JSON")?;
     let bill: Charges = serde_json::from_value(said["charges"].clone()).context("the charges")?;

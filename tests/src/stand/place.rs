@@ -91,6 +91,11 @@ pub fn garbage(seed: u64) -> Page {
             put(&mut page, offset, &extremes[random() as usize % extremes.len()].to_le_bytes());
         }
     }
+    // Who is told that his lease is in the host's memory waits for its way back, and nobody would bring it.
+    let is_suspended = offset_of!(Control, is_suspended);
+    if page[is_suspended..is_suspended + 4] == 1_u32.to_le_bytes() {
+        put(&mut page, is_suspended, &2_u32.to_le_bytes());
+    }
     page
 }
 
