@@ -43,12 +43,16 @@ fn suspend(client: &Client, id: &str, no_wait: bool) -> Result<ContainerId, Erro
     }
     // It could not be, or has come back already because its programs wanted the GPU.
     let short = lease.container_id.short();
-    let why = last_told(client, &lease.lease_id)?.unwrap_or_else(|| "nothing was told of it".to_owned());
-    Err(ErrorBody::new(
-        ErrorCode::LeaseConflict,
-        format!("container {short} is not suspended: {why}"),
-        "gpool evict takes the GPUs from any container",
-    ))
+    let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
+    match last_told(client, &lease.lease_id)? {
+        Some(told) if told.contains("could not be suspended") => {
+            conflict(told, "gpool evict takes the GPUs from any container")
+        }
+        _ => conflict(
+            format!("container {short} was suspended and has come back: its programs want the GPU, and there is room"),
+            "gpool pause it first, and it stays away until gpool resume",
+        ),
+    }
 }
 
 /// What was told last of its way out and back.

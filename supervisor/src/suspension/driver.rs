@@ -13,8 +13,10 @@ use gpool_driver_abi::cuda::{
 };
 use gpool_protocol::HostPid;
 use libloading::Library;
+use rustix::process::{Signal, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 use std::ffi::c_int;
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::ptr::null;
 
@@ -80,6 +82,10 @@ pub fn main(way: &str, processes: &[String]) -> ExitCode {
         log!("{way} is no way: suspend and resume are");
         return ExitCode::FAILURE;
     };
+    // A supervisor that is started anew asks each process for its state, and must not find this one at it.
+    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+        log!("{error}");
+    }
     let named: Option<Vec<ProcessName>> = processes.iter().map(|text| name_in(text)).collect();
     let Some(named) = named else {
         log!("processes are named by their pid and their start time in clock ticks, as 17:4711");
@@ -92,9 +98,10 @@ pub fn main(way: &str, processes: &[String]) -> ExitCode {
             Way::Resume => calls.resume(&named),
         },
     };
-    match serde_json::to_string(&outcome) {
-        Ok(text) => println!("{text}"),
-        Err(error) => log!("{error}"),
+    let said = serde_json::to_string(&outcome).map_err(io::Error::from);
+    // Who asked may have ended.
+    if let Err(error) = said.and_then(|text| writeln!(io::stdout(), "{text}")) {
+        log!("{error}");
     }
     ExitCode::SUCCESS
 }

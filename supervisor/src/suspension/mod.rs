@@ -27,8 +27,9 @@ use std::time::{Duration, Instant};
 
 /// While a lease is suspended it is looked so often whether its programs want it back.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
-/// So long after the driver could not move a lease nobody has it try again.
+/// So long after the driver could not move a lease nobody has it try again, and what is done by itself does not for longer.
 const PAUSE: Duration = Duration::from_secs(30);
+const LONG_PAUSE: Duration = Duration::from_secs(600);
 /// Else somebody rings.
 const REST: Duration = Duration::from_secs(3600);
 
@@ -68,6 +69,8 @@ pub struct SuspensionNotes {
     pub is_half_way: bool,
     /// When the driver could not move it: that is tried again by somebody's word alone.
     pub failed_at: Option<Instant>,
+    /// How often it could not be brought back.
+    pub failures: u32,
 }
 
 /// Has a lease moved to the host's memory, which takes a while. Said again, it changes nothing. `why` is the end of a sentence.
@@ -93,7 +96,8 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
         return conflict(message, "suspend one that runs and has them (gpool ps)");
     }
     // Nobody keeps the driver busy with what it cannot do.
-    if lease.suspension.failed_at.is_some_and(|at| uid.is_none() || at.elapsed() < PAUSE) {
+    let pause = if uid.is_some() { PAUSE } else { LONG_PAUSE };
+    if lease.suspension.failed_at.is_some_and(|at| at.elapsed() < pause) {
         let remedy = "gpool events says why; gpool suspend tries it again, half a minute later at the earliest";
         return conflict(format!("container {short} could not be suspended before"), remedy);
     }
@@ -160,7 +164,9 @@ fn facts(leases: &Leases, lease: &Lease, under_way_bytes: u64, report: &mut Repo
 /// What its processes hold of each of its GPUs, contexts included; the report has been read then.
 fn held_bytes(lease: &Lease, report: &mut Report) -> Vec<u64> {
     report.read(&lease.region, SLOTS);
-    lease.view().gpus.iter().map(|gpu| gpu.memory_used_bytes).collect()
+    // A tenant may claim what it likes: no more is believed than it was ever allowed.
+    let most_bytes = lease.record.highest_cap_bytes.unwrap_or(0).max(lease.record.memory_cap_bytes);
+    lease.view().gpus.iter().map(|gpu| gpu.memory_used_bytes.min(most_bytes)).collect()
 }
 
 /// From now on its processes stop before they call the driver.

@@ -23,12 +23,17 @@ const LOCK: &str = "checkpoint.lock";
 const PATIENCE: Duration = Duration::from_secs(30);
 /// ... and for that: a sixteenth of what an H200 with driver 580 was measured to do (docs/measurements/2026-11-26-h200.md).
 const SLOWEST_BYTES_PER_SECOND: u64 = 128 << 20;
+/// It is looked so often whether who is moved is stopped, and waited so long for one that is.
+const STOPPED_PERIOD: Duration = Duration::from_millis(250);
+const STOPPED_PATIENCE: Duration = Duration::from_secs(1);
 /// It is looked so often whether it has come back.
 const LOOK_PERIOD: Duration = Duration::from_millis(2);
 /// How long NVML may take to say what is free.
 const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// So long after a try that had to wait comes the next.
 const RETRY: Duration = Duration::from_secs(1);
+/// Further tries are further apart, up to so many times twice that.
+const RETRY_DOUBLED: u32 = 6;
 
 /// What is to be moved.
 struct Load {
@@ -51,7 +56,7 @@ pub fn out(leases: &Leases, id: &LeaseId) -> bool {
         return false;
     }
     let begun = Instant::now();
-    let outcome = left_on_the_device(leases, id, &load, run(leases, Way::Suspend, &load));
+    let outcome = left_on_the_device(leases, id, &load, run(leases, id, Way::Suspend, &load));
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return true };
     // Its GPUs may have been taken from it meanwhile, and its processes killed.
@@ -61,6 +66,7 @@ pub fn out(leases: &Leases, id: &LeaseId) -> bool {
         None => {
             lease.meter.run(clock::now_ns(), &lease.record);
             set_stage(lease, SuspensionStage::Suspended);
+            lease.suspension.failed_at = None;
             write_down(leases, lease);
             leases.counters.note_suspension("suspended");
             let message = format!(
@@ -113,7 +119,7 @@ fn left_on_the_device(leases: &Leases, id: &LeaseId, load: &Load, outcome: Outco
     let registered = leases.book().leases.get(id).map(Lease::process_names).unwrap_or_default();
     let Some(left) = registered.iter().find(|process| leases.occupants.lists(process.pid)) else { return outcome };
     let failure = format!("process {} is on the GPU still", left.pid);
-    Outcome { failure: Some(failure), ..run(leases, Way::Resume, load) }
+    Outcome { failure: Some(failure), ..run(leases, id, Way::Resume, load) }
 }
 
 /// Brings a lease back, for which there is room. Whether that took time.
@@ -123,7 +129,7 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
         return false;
     }
     let begun = Instant::now();
-    let outcome = run(leases, Way::Resume, &load);
+    let outcome = run(leases, id, Way::Resume, &load);
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return true };
     let short = lease.record.container_id.short().to_owned();
@@ -134,6 +140,7 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
         tell(leases, lease, EventKind::LeaseWoken, format!("{short} could not be brought back: {cause}{lost}"));
     } else if !outcome.is_whole {
         // Nobody is lost: it stays where it is, and is tried again.
+        lease.suspension.failures += 1;
         keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"));
     } else {
         leases.counters.note_suspension("woken");
@@ -151,7 +158,7 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
 
 /// It cannot come back now, and is tried again. Why is told once.
 fn keep_away(leases: &Leases, lease: &mut Lease, why: &str) {
-    lease.suspension.next_try = Some(Instant::now() + RETRY);
+    lease.suspension.next_try = Some(Instant::now() + RETRY * (1 << lease.suspension.failures.min(RETRY_DOUBLED)));
     if lease.suspension.kept_by.replace(why.to_owned()).is_none() {
         let message = format!("{} has its room again and waits: {why}", lease.record.container_id.short());
         tell(leases, lease, EventKind::LeaseWoken, message);
@@ -233,7 +240,7 @@ fn end_lost(lease: &Lease, lost: &[ProcessName]) -> String {
 }
 
 /// Calls the driver for these processes, by a process of our own.
-fn run(leases: &Leases, way: Way, load: &Load) -> Outcome {
+fn run(leases: &Leases, id: &LeaseId, way: Way, load: &Load) -> Outcome {
     if load.processes.is_empty() {
         return Outcome { is_whole: true, ..Outcome::default() };
     }
@@ -245,7 +252,7 @@ fn run(leases: &Leases, way: Way, load: &Load) -> Outcome {
     };
     // From here on nobody knows how far it came, unless it says so.
     let half_way = |cause: String| Outcome { failure: Some(cause), lost: Vec::new(), is_whole: false };
-    match answer(&mut child, Instant::now() + patience) {
+    match answer(&mut child, Instant::now() + patience, || is_stopped_now(leases, id)) {
         Ok(outcome) => outcome,
         Err(cause) => {
             abandon(child);
@@ -277,8 +284,8 @@ fn begin(leases: &Leases, way: Way, processes: &[ProcessName], deadline: Instant
 }
 
 /// What it says when it is at its end.
-fn answer(child: &mut Child, deadline: Instant) -> io::Result<Outcome> {
-    let Some(status) = wait(child, deadline)? else {
+fn answer(child: &mut Child, deadline: Instant, is_stopped: impl Fn() -> bool) -> io::Result<Outcome> {
+    let Some(status) = wait(child, deadline, is_stopped)? else {
         return Err(io::Error::other("the driver has not come back in time"));
     };
     let mut text = String::new();
@@ -288,15 +295,28 @@ fn answer(child: &mut Child, deadline: Instant) -> io::Result<Outcome> {
     serde_json::from_str(&text).map_err(no_answer)
 }
 
-/// Waits for the end of a process; none if it has not come by then.
-fn wait(child: &mut Child, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+/// Waits for the end of a process; none if it has not come by then. Of a lease that is stopped meanwhile the driver waits for as long as that
+/// lasts, and everybody else would for it: that is given up soon.
+fn wait(child: &mut Child, deadline: Instant, is_stopped: impl Fn() -> bool) -> io::Result<Option<ExitStatus>> {
+    let (mut deadline, mut next_look) = (deadline, Instant::now() + STOPPED_PERIOD);
+    let mut stopped_since = None;
     loop {
-        let status = child.try_wait()?;
-        if status.is_some() || Instant::now() >= deadline {
+        let (status, now) = (child.try_wait()?, Instant::now());
+        if status.is_some() || now >= deadline {
             return Ok(status);
+        }
+        if now >= next_look {
+            next_look = now + STOPPED_PERIOD;
+            stopped_since = is_stopped().then(|| stopped_since.unwrap_or(now));
+            deadline = stopped_since.map_or(deadline, |since| deadline.min(since + STOPPED_PATIENCE));
         }
         std::thread::sleep(LOOK_PERIOD);
     }
+}
+
+/// Whether the lease is frozen or stopped at this moment.
+fn is_stopped_now(leases: &Leases, id: &LeaseId) -> bool {
+    leases.book().leases.get(id).is_some_and(super::is_stopped)
 }
 
 /// Ends it. One that hangs within the kernel's driver is left to a thread of its own, and has the lock until it ends.

@@ -46,6 +46,8 @@ fn all(host: &mut Host) -> Result<()> {
     host.engine.remove_all_containers()?;
     for_a_higher_priority(host)?;
     host.engine.remove_all_containers()?;
+    comes_back_at_once(host)?;
+    host.engine.remove_all_containers()?;
     what_cannot_be(host)?;
     what_befalls_them(host)
 }
@@ -245,6 +247,21 @@ fn answers_are_documented(host: &Host, container: &Container) -> Result<()> {
         ensure(defects.is_empty() && is_told, || format!("{method} {path} gives {answer}: {defects:?}"))?;
     }
     Ok(())
+}
+
+/// One at work is back before anybody has looked.
+fn comes_back_at_once(host: &Host) -> Result<()> {
+    let busy = Tenant { allocate_mib: Some(MIB), ..Tenant::greedy(500) };
+    let busy = busy.run(host, "busy", &[("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "30%")])?;
+    wait_until_running(host, std::slice::from_ref(&busy))?;
+    let output = host.gpool(&["suspend", &busy.id])?;
+    if !output.status.success() {
+        said(&output, 4, &["was suspended and has come back", "gpool pause"])?;
+    }
+    wait_for("it to go on", || {
+        let lease = host.lease_of(&busy)?;
+        Ok(lease.suspension.is_none() && lease.received_permille > 0)
+    })
 }
 
 fn suspend(host: &Host, container: &Container) -> Result<()> {

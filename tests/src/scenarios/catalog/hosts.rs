@@ -256,4 +256,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         run: Place::Inside(engines::refusals::run),
     },
+    Scenario {
+        name: "gpu-tests",
+        what: "a GPU that computes wrong or loses a bit fails its test and is drained; a test gives way to whoever comes, and ends with who began it",
+        limit_s: 120,
+        run: Place::Inside(gpu_tests::run),
+    },
 ];

@@ -221,12 +221,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(health::run),
     },
     Scenario {
-        name: "gpu-tests",
-        what: "a GPU that computes wrong or loses a bit fails its test and is drained; a test gives way to whoever comes, and ends with who began it",
-        limit_s: 120,
-        run: Place::Inside(gpu_tests::run),
-    },
-    Scenario {
         name: "idle",
         what: "containers that make no use of their GPU are told, and by their class lose it, at once or to who waits",
         limit_s: 120,
