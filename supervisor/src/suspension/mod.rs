@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// While a lease is suspended it is looked so often whether its programs want it back.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
+/// Else somebody rings.
+const REST: Duration = Duration::from_secs(3600);
 /// So long after the driver could not move a lease nobody has it try again, and what is done by itself does not for longer.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONG_PAUSE: Duration = Duration::from_secs(600);
-/// Else somebody rings.
-const REST: Duration = Duration::from_secs(3600);
 
 /// The bell of the thread that moves leases. Its lock is taken last of all.
 #[derive(Debug, Default)]
@@ -67,7 +67,7 @@ pub struct SuspensionNotes {
     pub next_try: Option<Instant>,
     /// It was found half-way: it may be on the devices in parts.
     pub is_half_way: bool,
-    /// When the driver could not move it: that is tried again by somebody's word alone.
+    /// When the driver could not move it last, if it has not since.
     pub failed_at: Option<Instant>,
     /// How often it could not be brought back.
     pub failures: u32,

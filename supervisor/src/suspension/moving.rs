@@ -138,11 +138,7 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
     if !outcome.lost.is_empty() {
         leases.counters.note_suspension("lost");
         tell(leases, lease, EventKind::LeaseWoken, format!("{short} could not be brought back: {cause}{lost}"));
-    } else if !outcome.is_whole {
-        // Nobody is lost: it stays where it is, and is tried again.
-        lease.suspension.failures += 1;
-        keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"));
-    } else {
+    } else if outcome.is_whole {
         leases.counters.note_suspension("woken");
         let moved = match load.processes.len() {
             0 => "none of its programs is left".to_owned(),
@@ -152,6 +148,10 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
     }
     if outcome.is_whole {
         leave(leases, lease);
+    } else {
+        // Who is not lost stays where it is, and is tried again.
+        lease.suspension.failures += 1;
+        keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"));
     }
     true
 }
