@@ -1,4 +1,5 @@
-//! The driver's checkpoint calls, made by a process of our own: `gpool-supervisor --checkpoint suspend PID...` or `... resume PID...`.
+//! The driver's checkpoint calls, made by a process of our own: `gpool-supervisor --checkpoint suspend PID:START...` or `... resume
+//! PID:START...`.
 //!
 //! They are in the driver's library, which the supervisor does not load: a call that does not come back, or brings its process down, must
 //! not be its own. Source: cuda.h of CUDA 12.8, `cuCheckpointProcess*`; drivers from 570 on have them.
@@ -11,6 +12,7 @@ use gpool_driver_abi::cuda::{
     CuCheckpointProcessGetState, CuCheckpointProcessLock, CuCheckpointProcessRestore, CuCheckpointProcessUnlock,
     CuDriverGetVersion, CuInit,
 };
+use gpool_policy::suspension::Obstacle;
 use gpool_protocol::HostPid;
 use libloading::Library;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -24,7 +26,6 @@ use std::ptr::null;
 const LOCK_PATIENCE_MS: u32 = 20_000;
 /// CUDA 12.8, of driver 570.
 const OLDEST_CUDA: c_int = 12_080;
-const LACKS: &str = "the driver has no checkpoint calls, which 570 and newer have";
 
 /// Which way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +127,7 @@ impl Calls {
     fn load() -> Result<Self, String> {
         // SAFETY: the driver's library; its initialisers are the driver's.
         let library = unsafe { Library::new("libcuda.so.1") }.map_err(|error| error.to_string())?;
-        let lacks = |_| LACKS.to_owned();
+        let lacks = |_| Obstacle::OldDriver.to_string();
         // SAFETY: the types that the driver's header has for these names; the version goes to a live place.
         unsafe {
             let init: CuInit = *library.get(b"cuInit").map_err(lacks)?;
@@ -137,7 +138,7 @@ impl Calls {
                 code => return Err(format!("cuInit gives {code}")),
             }
             if get_version(&raw mut version) != CUDA_SUCCESS || version < OLDEST_CUDA {
-                return Err(LACKS.to_owned());
+                return Err(Obstacle::OldDriver.to_string());
             }
             Ok(Self {
                 get_state: *library.get(b"cuCheckpointProcessGetState").map_err(lacks)?,
