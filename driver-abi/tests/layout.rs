@@ -80,6 +80,10 @@ fn nvml_structures_have_the_layout_of_nvml_h() {
     assert_eq!(offset_of!(nvml::nvmlMemory_v2_t, reserved), 16);
     assert_eq!(offset_of!(nvml::nvmlMemory_v2_t, used), 32);
     assert_eq!(nvml::NVML_MEMORY_V2, 0x0200_0028);
+    assert_eq!(size_of::<nvml::nvmlSetMemoryLimits_v1_t>(), 24);
+    assert_eq!(offset_of!(nvml::nvmlSetMemoryLimits_v1_t, hardLimit), 16);
+    assert_eq!(size_of::<nvml::nvmlGetMemoryLimits_v1_t>(), 32);
+    assert_eq!(offset_of!(nvml::nvmlGetMemoryLimits_v1_t, currentUsed), 24);
     assert_eq!(size_of::<nvml::nvmlProcessInfo_v1_t>(), 16);
     assert_eq!(size_of::<nvml::nvmlProcessInfo_v2_t>(), 24);
     assert_eq!(offset_of!(nvml::nvmlProcessInfo_v2_t, usedGpuMemory), 8);

@@ -114,6 +114,35 @@ pub struct nvmlMemory_v2_t {
     pub used: c_ulonglong,
 }
 
+/// The hard limit of a cgroup that has none.
+pub const NVML_DEVICE_MEMORY_LIMIT_MAX: c_ulonglong = c_ulonglong::MAX;
+
+/// The memory of a device that the processes of a cgroup may have, in bytes; of NVML 13.615, of driver 615.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct nvmlSetMemoryLimits_v1_t {
+    /// Path of the cgroup's directory, of version 2.
+    pub nameSpace: *const c_char,
+    /// So much is not taken back from them when others want it.
+    pub softLimit: c_ulonglong,
+    /// What would go above it is refused.
+    pub hardLimit: c_ulonglong,
+}
+
+/// The same as it is, in bytes.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct nvmlGetMemoryLimits_v1_t {
+    /// Path of the cgroup's directory, set by the caller.
+    pub nameSpace: *const c_char,
+    /// See [`nvmlSetMemoryLimits_v1_t`].
+    pub softLimit: c_ulonglong,
+    /// [`NVML_DEVICE_MEMORY_LIMIT_MAX`] where there is none.
+    pub hardLimit: c_ulonglong,
+    /// What its processes have.
+    pub currentUsed: c_ulonglong,
+}
+
 /// Utilization over the last sample period, in percent.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Types of pointers to the functions of NVML.
 
 use super::{
-    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlGpuP2PCapsIndex_t, nvmlGpuP2PStatus_t,
-    nvmlGpuTopologyLevel_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v1_t, nvmlProcessInfo_v2_t,
-    nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlUtilization_t,
+    nvmlComputeMode_t, nvmlDevice_t, nvmlEnableState_t, nvmlGetMemoryLimits_v1_t, nvmlGpuP2PCapsIndex_t,
+    nvmlGpuP2PStatus_t, nvmlGpuTopologyLevel_t, nvmlMemory_t, nvmlMemory_v2_t, nvmlPciInfo_t, nvmlProcessInfo_v1_t,
+    nvmlProcessInfo_v2_t, nvmlProcessUtilizationSample_t, nvmlReturn_t, nvmlSetMemoryLimits_v1_t, nvmlUtilization_t,
 };
 use core::ffi::{c_char, c_int, c_uint, c_ulonglong};
 
@@ -47,6 +47,8 @@ functions! {
 
     NvmlDeviceGetMemoryInfo, "nvmlDeviceGetMemoryInfo"(nvmlDevice_t, *mut nvmlMemory_t);
     NvmlDeviceGetMemoryInfoV2, "nvmlDeviceGetMemoryInfo_v2"(nvmlDevice_t, *mut nvmlMemory_v2_t);
+    NvmlDeviceSetMemoryLimitsV1, "nvmlDeviceSetMemoryLimits_v1"(nvmlDevice_t, *mut nvmlSetMemoryLimits_v1_t);
+    NvmlDeviceGetMemoryLimitsV1, "nvmlDeviceGetMemoryLimits_v1"(nvmlDevice_t, *mut nvmlGetMemoryLimits_v1_t);
     NvmlDeviceGetUtilizationRates, "nvmlDeviceGetUtilizationRates"(nvmlDevice_t, *mut nvmlUtilization_t);
     NvmlDeviceGetProcessUtilization, "nvmlDeviceGetProcessUtilization"(
         nvmlDevice_t, *mut nvmlProcessUtilizationSample_t, *mut c_uint, c_ulonglong

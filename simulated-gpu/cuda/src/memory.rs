@@ -87,11 +87,15 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
         let driver = driver()?;
         let device = driver.objects().current()?.1.place.device;
         let gpu = driver.gpu(device)?;
-        let free_bytes = gpu.store.read(gpool_device_model::Device::memory_free).map_err(lost)?;
+        // Within a limit of its cgroup a process sees that.
+        let owner = &driver.identity().owner;
+        let seen = gpu.store.read(|device| (device.memory_free_for(owner), device.memory_limit(owner)));
+        let (free_bytes, limit) = seen.map_err(lost)?;
+        let total_bytes = limit.map_or(u64::MAX, |limit| limit.hard_bytes).min(gpu.parameters.memory_bytes);
         // SAFETY: NULL or valid, as the API demands of its caller.
         unsafe {
             put(free, free_bytes as usize)?;
-            put(total, gpu.parameters.memory_bytes as usize)
+            put(total, total_bytes as usize)
         }
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::context::{Context, ContextId, Ticket};
 use crate::engine::{Activity, Engine, Executed};
+use crate::limits::Limits;
 use crate::memory::{OutOfMemory, rounded_bytes};
 use crate::meter::Meter;
 use crate::mig::MigState;
@@ -34,6 +35,8 @@ pub struct Device {
     /// What several may hold.
     pub(crate) shares: BTreeMap<ShareId, Share>,
     pub(crate) last_share: u64,
+    /// What cgroups may hold at most.
+    pub(crate) limits: Limits,
     /// What the board is divided into.
     pub mig: MigState,
     /// A MIG instance that is gone takes nobody in.
@@ -61,6 +64,7 @@ impl Device {
             suspended: BTreeMap::new(),
             shares: BTreeMap::new(),
             last_share: 0,
+            limits: Limits::default(),
             mig: MigState::default(),
             is_closed: false,
         }
@@ -107,7 +111,7 @@ impl Device {
     pub fn create_context(&mut self, now_ns: u64, process: u32, owner: &str) -> Result<ContextId, OutOfMemory> {
         self.advance(now_ns);
         let bytes = self.parameters.context_bytes;
-        self.reserve(bytes)?;
+        self.reserve(owner, bytes)?;
         self.meter.hold(owner, bytes);
         Ok(self.engine.add(process, owner, bytes))
     }
@@ -152,11 +156,12 @@ impl Device {
     pub fn allocate(&mut self, now_ns: u64, context: ContextId, bytes: u64) -> Result<(), OutOfMemory> {
         self.advance(now_ns);
         let bytes = rounded_bytes(bytes);
-        let Some(process) = self.engine.context(context).map(|context| context.process) else {
+        let its = self.engine.context(context).map(|context| (context.process, context.owner.clone()));
+        let Some((process, owner)) = its else {
             return Err(OutOfMemory { requested_bytes: bytes, free_bytes: 0 });
         };
         self.check_client_limit(process, bytes)?;
-        self.reserve(bytes)?;
+        self.reserve(&owner, bytes)?;
         if let Some(context) = self.engine.context_mut(context) {
             context.bytes += bytes;
             self.meter.hold(&context.owner, bytes);
@@ -182,7 +187,7 @@ impl Device {
         self.advance(now_ns);
         let bytes = rounded_bytes(bytes);
         self.check_client_limit(process, bytes)?;
-        self.reserve(bytes)?;
+        self.reserve(owner, bytes)?;
         self.meter.hold(owner, bytes);
         self.physical.entry(process).or_insert_with(|| Physical { owner: owner.to_owned(), bytes: 0 }).bytes += bytes;
         Ok(())
@@ -334,8 +339,8 @@ impl Device {
         ticket
     }
 
-    fn reserve(&mut self, bytes: u64) -> Result<(), OutOfMemory> {
-        let free_bytes = self.memory_free();
+    fn reserve(&mut self, owner: &str, bytes: u64) -> Result<(), OutOfMemory> {
+        let free_bytes = self.memory_free_for(owner);
         if bytes > free_bytes {
             return Err(OutOfMemory { requested_bytes: bytes, free_bytes });
         }

@@ -13,6 +13,7 @@
 mod context;
 mod device;
 mod engine;
+mod limits;
 mod memory;
 mod meter;
 mod mig;
@@ -25,6 +26,7 @@ mod suspension;
 
 pub use context::{ContextId, Ticket};
 pub use device::{Device, QUEUE_LIMIT};
+pub use limits::MemoryLimit;
 pub use memory::{OutOfMemory, rounded_bytes};
 pub use meter::{Meter, OwnerUsage};
 pub use mig::{GpuInstance, MIG_MODELS, MigModel, MigProfile, MigRefusal, MigState};

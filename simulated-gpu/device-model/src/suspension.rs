@@ -13,6 +13,12 @@ pub(crate) struct Suspended {
 }
 
 impl Suspended {
+    /// Whose it was: of one process all is its cgroup's.
+    fn owner(&self) -> Option<&str> {
+        let of_contexts = self.contexts.first().map(|context| context.owner.as_str());
+        of_contexts.or(self.physical.as_ref().map(|physical| physical.owner.as_str()))
+    }
+
     fn bytes(&self) -> u64 {
         let of_contexts: u64 = self.contexts.iter().map(|context| context.bytes).sum();
         of_contexts + self.physical.as_ref().map_or(0, |physical| physical.bytes)
@@ -53,11 +59,12 @@ impl Device {
     /// Puts a process back on the device as [`Device::suspend`] found it. False if the device knows nothing of it.
     ///
     /// # Errors
-    /// There is not enough memory for all that it held; then nothing has changed.
+    /// There is not enough memory for all that it held, or its cgroup may not have so much; then nothing has changed.
     pub fn resume(&mut self, now_ns: u64, process: u32) -> Result<bool, OutOfMemory> {
         self.advance(now_ns);
         let Some(requested_bytes) = self.suspended.get(&process).map(Suspended::bytes) else { return Ok(false) };
-        let free_bytes = self.memory_free();
+        let owner = self.suspended.get(&process).and_then(Suspended::owner).unwrap_or_default().to_owned();
+        let free_bytes = self.memory_free_for(&owner);
         if requested_bytes > free_bytes {
             return Err(OutOfMemory { requested_bytes, free_bytes });
         }

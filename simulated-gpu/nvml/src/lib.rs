@@ -13,6 +13,7 @@ mod export_table;
 mod field_values;
 mod health;
 mod library;
+mod limits;
 mod links;
 mod memory;
 mod mig;
