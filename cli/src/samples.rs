@@ -17,6 +17,7 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         divided: false,
         mechanism: None,
         time_slices: None,
+        memory_limits: None,
         compute_mode: None,
         nvlink_island: None,
         processor: None,

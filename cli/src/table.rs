@@ -1,9 +1,13 @@
 //! The table of leases, shared by `gpool ps`, `gpool top` and the demo.
 
-use crate::output::{Column, borderless, csv, figure, text};
+mod figures;
+
+pub use figures::render_csv;
+
+use crate::output::{Column, borderless, figure, text};
 use gpool_protocol::{
-    Class, GpuView, LeaseFault, LeaseState, LeaseView, Priority, SuspensionStage, SuspensionView, format_bytes,
-    format_permille, format_seconds,
+    Class, GpuView, LeaseFault, LeaseState, LeaseView, Mechanism, Priority, SuspensionStage, SuspensionView,
+    format_bytes, format_permille, format_seconds,
 };
 
 /// How long a container's threads stood at a closed gate.
@@ -68,6 +72,8 @@ pub struct LeaseRow {
     pub fault: Option<LeaseFault>,
     /// What the share rests on: `hardware`, `driver` or `co-operative`.
     pub enforcement: String,
+    /// Who keeps the memory cap.
+    pub cap_kept_by: &'static str,
     /// Calls of the driver that count and are not counted.
     pub uncounted_calls: u32,
     /// Who started it, by number.
@@ -107,6 +113,7 @@ impl From<&LeaseView> for LeaseRow {
             state: lease.state,
             fault: lease.fault,
             enforcement: lease.enforcement.clone(),
+            cap_kept_by: cap_kept_by(lease),
             uncounted_calls: lease.uncounted_calls,
             owner_uid: lease.owner_uid,
             lease: lease.lease_id.to_string(),
@@ -118,6 +125,23 @@ impl From<&LeaseView> for LeaseRow {
 pub fn all_gpus(lease: &LeaseView) -> impl Iterator<Item = &str> {
     let first = lease.gpus.is_empty().then_some(&lease.gpu_uuid);
     first.into_iter().chain(lease.gpus.iter().map(|gpu| &gpu.gpu_uuid)).map(|uuid| uuid.0.as_str())
+}
+
+/// What the driver itself lets a container have of each of its GPUs, in bytes; none where it keeps no limit on one of them.
+pub fn driver_limit_bytes(lease: &LeaseView) -> Option<u64> {
+    let limits: Option<Vec<u64>> = lease.gpus.iter().map(|gpu| gpu.memory_limit_bytes).collect();
+    limits?.into_iter().max()
+}
+
+/// Who keeps the memory cap: the hardware, the driver, an MPS server, or the shims in the container; `-` where there is none.
+fn cap_kept_by(lease: &LeaseView) -> &'static str {
+    match lease.mechanism {
+        Mechanism::Exclusive | Mechanism::Mig => "hardware",
+        Mechanism::Slice | Mechanism::Mps if driver_limit_bytes(lease).is_some() => "driver",
+        Mechanism::Slice => "shims",
+        Mechanism::Mps => "server",
+        Mechanism::TimeSlice => "-",
+    }
 }
 
 const COLUMNS: [Column; 10] = [
@@ -139,7 +163,8 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 12] = [
+const WIDE_COLUMNS: [Column; 13] = [
+    text("CAP BY"),
     text("GPUS"),
     figure("LIMIT"),
     figure("PEAK"),
@@ -162,6 +187,7 @@ pub fn render_wide(rows: &[LeaseRow]) -> String {
 
 fn wide_cells(row: &LeaseRow) -> Vec<String> {
     vec![
+        row.cap_kept_by.to_owned(),
         row.gpus.join(","),
         row.limit_permille.map_or_else(|| "-".to_owned(), format_permille),
         format_bytes(row.memory_peak_bytes),
@@ -234,77 +260,6 @@ fn enforcement_cell(row: &LeaseRow) -> String {
         0 => row.enforcement.clone(),
         calls => format!("{} ({calls} uncounted)", row.enforcement),
     }
-}
-
-/// The same figures for programs: permille, bytes and nanoseconds, ids in full.
-pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 29] = [
-        "container_id",
-        "lease_id",
-        "gpu_uuid",
-        "fraction_permille",
-        "received_permille",
-        "memory_used_bytes",
-        "memory_cap_bytes",
-        "allocations_refused",
-        "gate_wait_ns",
-        "charged_gpu_ns",
-        "processes",
-        "state",
-        "enforcement",
-        "gpu_uuids",
-        "limit_permille",
-        "class",
-        "priority",
-        "team",
-        "paused",
-        "uncounted_calls",
-        "mechanism",
-        "fault",
-        "owner_uid",
-        "memory_peak_bytes",
-        "idle_seconds",
-        "project",
-        "cost_center",
-        "run_left_seconds",
-        "suspension",
-    ];
-    csv(
-        &HEADER,
-        leases.iter().map(|lease| {
-            vec![
-                lease.container_id.to_string(),
-                lease.lease_id.to_string(),
-                lease.gpu_uuid.to_string(),
-                lease.fraction_permille.to_string(),
-                lease.received_permille.to_string(),
-                lease.memory_used_bytes.to_string(),
-                lease.memory_cap_bytes.to_string(),
-                lease.allocations_refused.to_string(),
-                lease.gate_wait_ns.to_string(),
-                lease.charged_gpu_ns.to_string(),
-                lease.processes.to_string(),
-                state_name(lease.state).to_owned(),
-                lease.enforcement.clone(),
-                all_gpus(lease).collect::<Vec<_>>().join(" "),
-                lease.limit_permille.map(|limit| limit.to_string()).unwrap_or_default(),
-                lease.class.to_string(),
-                lease.priority.to_string(),
-                lease.team.clone().unwrap_or_default(),
-                lease.paused.to_string(),
-                lease.uncounted_calls.to_string(),
-                lease.mechanism.to_string(),
-                lease.fault.map_or("", LeaseFault::text).to_owned(),
-                lease.owner_uid.to_string(),
-                lease.memory_peak_bytes.to_string(),
-                lease.idle_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
-                lease.project.clone().unwrap_or_default(),
-                lease.cost_center.clone().unwrap_or_default(),
-                lease.run_left_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
-                lease.suspension.as_ref().map_or("", |its| its.stage.text()).to_owned(),
-            ]
-        }),
-    )
 }
 
 /// `GPU-` and the first eight digits tell the GPUs of one host apart.
@@ -430,6 +385,7 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
             charged_gpu_ns: 0,
             lag_ns: 0,
             memory_used_bytes: 0,
+            memory_limit_bytes: (digit > '1').then_some(4 << 30),
             energy_millijoules: 0,
         };
         LeaseView {
@@ -458,16 +414,26 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         ]);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
         assert!(ends[0].ends_with(
-            "ENFORCED      GPUS                                    LIMIT  PEAK  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
+            "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
         ));
         assert_eq!(
             ends[1],
-            "GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
+            "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
         );
         assert_eq!(
             ends[2],
-            "GPU-5ca1ab1e                                -  4GiB     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
+            "shims   GPU-5ca1ab1e                                -  4GiB     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
         );
+    }
+
+    #[test]
+    fn a_cap_is_kept_by_the_driver_where_it_is_on_every_gpu() {
+        let mut lease = on_three_gpus("3f9a");
+        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (None, "shims"), "not on the first one");
+        lease.gpus.iter_mut().for_each(|gpu| gpu.memory_limit_bytes = Some(5 << 30));
+        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (Some(5 << 30), "driver"));
+        lease.mechanism = Mechanism::Exclusive;
+        assert_eq!(cap_kept_by(&lease), "hardware");
     }
 
     #[test]

@@ -63,6 +63,7 @@ impl Effect {
             }
             "policy.unenforced" => Effect::NextContainerOrReload,
             "socket.group"
+            | "driver.memory_limits"
             | "policy.classes"
             | "policy.rootless_group"
             | "policy.counted_memory_percent"

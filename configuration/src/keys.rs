@@ -146,6 +146,8 @@ pub struct Driver {
     pub proc_dir: PathBuf,
     /// Memory that one CUDA context is taken to cost until it has been measured on this host, in bytes.
     pub context_bytes: u64,
+    /// Have the driver itself keep memory caps, beside the shims, where it can: drivers from 615 on, with cgroup version 2.
+    pub memory_limits: bool,
     /// Further host paths that the driver's libraries need in a container.
     #[serde(rename = "mount")]
     pub mounts: Vec<DriverMount>,
@@ -164,6 +166,7 @@ impl Default for Driver {
             device_dir: "/dev".into(),
             proc_dir: "/proc/driver".into(),
             context_bytes: 512 << 20,
+            memory_limits: true,
             mounts: Vec::new(),
         }
     }

@@ -133,6 +133,8 @@ pub enum EventKind {
     TimeSlicesTried,
     /// A container has made its own time slices longer.
     TimeSlicesChanged,
+    /// The driver does not keep a container's memory cap, or somebody has changed the limit by which it does.
+    MemoryLimit,
     /// The configured layout was not made after a boot.
     MigNotApplied,
     /// A changed configuration is in force.
@@ -145,7 +147,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 50] = [
+    pub const ALL: [EventKind; 51] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -192,6 +194,7 @@ impl EventKind {
         EventKind::MpsServerFault,
         EventKind::TimeSlicesTried,
         EventKind::TimeSlicesChanged,
+        EventKind::MemoryLimit,
         EventKind::MigNotApplied,
         EventKind::ConfigurationReloaded,
         EventKind::ConfigurationRefused,

@@ -61,8 +61,8 @@ pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gp
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use messages::{
-    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, SilentGpu,
-    SupervisorInfo, TimeSlices,
+    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, MemoryLimits,
+    MemoryLimitsState, SilentGpu, SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{

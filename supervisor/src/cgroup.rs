@@ -16,6 +16,10 @@ const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes that are being started while others are killed are found in the next round.
 const KILL_ROUNDS: usize = 20;
 
+/// Of linux/magic.h: the file systems of versions 1 and 2.
+const CGROUP_SUPER_MAGIC: i64 = 0x0027_e0eb;
+const CGROUP2_SUPER_MAGIC: i64 = 0x6367_7270;
+
 /// The controllers whose line in /proc/PID/cgroup names the container, best first. The unified hierarchy comes before all but the
 /// first, and before that too where its group has the same name: it is the whole container's then. On a hybrid host runc before 1.1
 /// leaves containers in their starter's group there; and where version 2 is in use alone a process may still be in groups of
@@ -194,6 +198,15 @@ fn collect_processes(directory: &Path, processes: &mut BTreeSet<HostPid>) {
     }
 }
 
+/// The directory of `path` where version 2 is the only one; none on a hybrid host, and of a cgroup that is not there.
+pub fn directory_of_version_2(path: &str) -> Option<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let is_version_2 = |path: &Path| rustix::fs::statfs(path).is_ok_and(|found| found.f_type == CGROUP2_SUPER_MAGIC);
+    directories(path)
+        .into_iter()
+        .find(|directory| is_version_2(root) && is_version_2(directory) && directory.strip_prefix(root).is_ok())
+}
+
 /// The directories that `path` names: one on cgroup v2, one per controller on v1.
 fn directories(path: &str) -> Vec<PathBuf> {
     let relative = path.trim_start_matches('/');
@@ -209,8 +222,8 @@ fn directories(path: &str) -> Vec<PathBuf> {
 /// Whether `path` is a folder of a cgroup file system. Where no cgroup2 is mounted, crun (tried: 1.8.1) writes an
 /// ordinary folder with an ordinary `cgroup.procs` instead, and leaves both when the container has ended.
 fn is_cgroup(path: &Path) -> bool {
-    // CGROUP_SUPER_MAGIC and CGROUP2_SUPER_MAGIC of linux/magic.h.
-    path.is_dir() && rustix::fs::statfs(path).is_ok_and(|found| [0x0027_e0eb, 0x6367_7270].contains(&found.f_type))
+    path.is_dir()
+        && rustix::fs::statfs(path).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.f_type))
 }
 
 /// What the kernel says of a cgroup and all below it, however many those are; none of version 1, which says nothing.

@@ -200,6 +200,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::MpsServerDied
         | EventKind::MpsServerFault
         | EventKind::TimeSlicesChanged
+        | EventKind::MemoryLimit
         | EventKind::MigNotApplied
         | EventKind::ConfigurationRefused => Priority::Warning,
         EventKind::SupervisorStarted

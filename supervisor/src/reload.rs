@@ -53,6 +53,7 @@ impl Leases {
                 self.gatekeeper.order(Order::TellAgain { tenant });
             }
         }
+        self.memory_limits.ring();
         self.events.note(EventKind::ConfigurationReloaded, about, in_words(&reloaded));
         Ok(reloaded)
     }

@@ -2,6 +2,7 @@
 
 use crate::attendant::Mailbox;
 use crate::audit;
+use crate::bell::Bell;
 use crate::budgets;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
@@ -18,6 +19,7 @@ use crate::late_boards::{self, LateBoards};
 use crate::lease::{self, Leases, Leftovers};
 use crate::ledger::{self, Ledger};
 use crate::log::Priority;
+use crate::memory_limits::{self, MemoryLimits};
 use crate::metrics::Counters;
 use crate::mps::Groups;
 use crate::occupants::Occupants;
@@ -26,7 +28,7 @@ use crate::settings::Settings;
 use crate::silence::{self, Silence};
 use crate::sites::{LinkWatch, Sites};
 use crate::sole::Sole;
-use crate::suspension::{self, Suspensions};
+use crate::suspension;
 use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
@@ -201,7 +203,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         ledger: Ledger::default(),
         groups: Groups::default(),
         time_slices: Verdicts::default(),
-        suspensions: Suspensions::default(),
+        memory_limits: MemoryLimits::default(),
+        suspensions: Bell::default(),
         mounts,
         progress: Progress::default(),
         book: Mutex::default(),
@@ -260,6 +263,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let entered = leases.clone();
         std::thread::Builder::new().name("ledger".into()).spawn(move || ledger::keep(&entered))?;
     }
+    let limited = leases.clone();
+    std::thread::Builder::new().name("memory-limits".into()).spawn(move || memory_limits::keep(&limited))?;
     let moved = leases.clone();
     std::thread::Builder::new().name("suspension".into()).spawn(move || suspension::keep(&moved))?;
     // Also without a ledger, which leaves nobody beyond a budget of an earlier life.

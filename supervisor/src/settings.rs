@@ -60,7 +60,11 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
     let is_counted = old.ledger.is_kept() || wanted.quota.first_of_hours().is_none();
     let new = Configuration {
         socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
-        driver: Driver { compat: wanted.driver.compat, ..old.driver.clone() },
+        driver: Driver {
+            compat: wanted.driver.compat,
+            memory_limits: wanted.driver.memory_limits,
+            ..old.driver.clone()
+        },
         runtime: wanted.runtime,
         // What these need is set up at the start: a right that is given up otherwise, and threads.
         policy: Policy { mps: old.policy.mps, timeslice_shares: old.policy.timeslice_shares, ..wanted.policy },
@@ -168,6 +172,7 @@ mod tests {
             device_dir = "/f"
             proc_dir = "/l"
             context_bytes = 1
+            memory_limits = false
             mount = [{ source = "/g" }]
             [runtime]
             low_level = ["/k"]

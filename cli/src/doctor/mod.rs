@@ -22,6 +22,7 @@ mod kubelet;
 mod leases;
 mod leftovers;
 mod low_level;
+mod memory_limits;
 mod neighbours;
 mod owners;
 mod pages;
@@ -115,7 +116,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 27] = [
+const CHECKS: [Check; 28] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -143,6 +144,7 @@ const CHECKS: [Check; 27] = [
     Check { name: "GPU health", run: health::check },
     Check { name: "reservations", run: reservations::check },
     Check { name: "kubelet", run: kubelet::check },
+    Check { name: "memory limits", run: memory_limits::check },
 ];
 
 /// Their names; the first is number 1.

@@ -1,8 +1,8 @@
 use super::*;
 use gpool_protocol::{
     BuildId, ContainerId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess,
-    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, ReservationView, ShimView, SilentGpu, SupervisorInfo,
-    TimeSlices,
+    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, MemoryLimits, MemoryLimitsState, ReservationView,
+    ShimView, SilentGpu, SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -290,6 +290,14 @@ fn what_is_wrong_is_said_with_what_to_do() {
     };
     wrong("time slices", State::Warn, &["GPU 0: had 501", "mode=slice"], &slices(false, "had 501"));
     wrong("time slices", State::Warn, &["GPU 0: not tried yet", "each minute"], &slices(false, ""));
+    let limits = |state: MemoryLimitsState| {
+        move |host: &mut Surroundings| {
+            let told = "what NVML says".to_owned();
+            host.gpus.as_mut().unwrap()[0].memory_limits = Some(MemoryLimits { state, told });
+        }
+    };
+    let refused = limits(MemoryLimitsState::Refused);
+    wrong("memory limits", State::Warn, &["shims alone: GPU 0: what NVML says", "memory_limits"], &refused);
     wrong("compute mode", State::Warn, &["GPU 0: EXCLUSIVE_PROCESS", "nvidia-smi -c DEFAULT"], &|host| {
         host.gpus.as_mut().unwrap()[0].compute_mode = Some("EXCLUSIVE_PROCESS".to_owned());
     });
@@ -317,6 +325,15 @@ fn what_is_wrong_is_said_with_what_to_do() {
     assert_eq!(of(&host, "reservations").0, State::Ok, "it is not its time");
     slices(true, "had 943")(&mut host);
     assert_eq!(of(&host, "time slices").0, State::Ok);
+    for (state, part) in [
+        (MemoryLimitsState::Absent, "shims alone: GPU 0"),
+        (MemoryLimitsState::Untried, "may keep"),
+        (MemoryLimitsState::Kept, "the driver keeps"),
+    ] {
+        limits(state)(&mut host);
+        let (found, said) = of(&host, "memory limits");
+        assert!(found == State::Ok && said.contains(part), "{state:?}: {said}");
+    }
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
     becomes("/proc/7/comm", "nvidia-cuda-mps\n")(&mut host);

@@ -4,6 +4,7 @@ use super::first_answers::{Answer, Boards, RETRY_PERIOD, StartPatience, first_an
 use super::inventory_error::InventoryError;
 use super::kept_nvml::KeptNvml;
 use super::memory::allocatable;
+use super::memory_limits::Calls;
 use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
 use gpool_configuration::Gpus;
@@ -196,6 +197,7 @@ struct Loaded {
     nvml: Nvml,
     driver_version: String,
     boards: u32,
+    limits: Option<Calls>,
 }
 
 fn load(library: &Path) -> Result<Loaded, InventoryError> {
@@ -206,7 +208,7 @@ fn load(library: &Path) -> Result<Loaded, InventoryError> {
     })?;
     let driver_version = nvml.sys_driver_version().map_err(unanswered("the driver's version"))?;
     let boards = nvml.device_count().map_err(unanswered("the number of GPUs"))?;
-    Ok(Loaded { nvml, driver_version, boards })
+    Ok(Loaded { nvml, driver_version, boards, limits: Calls::load(library) })
 }
 
 fn unusable(library: &Path, cause: String) -> InventoryError {
@@ -337,6 +339,10 @@ impl NvmlInventory {
 
     pub(super) fn nvml(&self) -> &Nvml {
         &self.library.nvml
+    }
+
+    pub(super) fn limit_calls(&self) -> Option<&Calls> {
+        self.library.limits.as_ref()
     }
 
     /// The boards that can be divided, by NVML's index.

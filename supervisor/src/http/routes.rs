@@ -11,6 +11,7 @@ use crate::events::CHUNK;
 use crate::gpu_tests;
 use crate::lease::{self, Leases};
 use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
+use crate::memory_limits;
 use crate::metrics;
 use crate::mig;
 use crate::quotas;
@@ -84,7 +85,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
     match (request.method.as_str(), parts(&request.path).as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
-            let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
+            let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
             let closed = (&leases.silence, &leases.drains, &leases.healths);
             let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
             value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
@@ -155,7 +156,11 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("POST", ["v1", "trial"]) => value(try_out(request, peer, leases)?),
         ("POST", ["v1", "leases", id, "bind"]) => {
             let lease_id = peer.own(&leases.book, |book| Ok(&book.exactly(id)?.record))?;
-            value(leases.bind(&lease_id, request.message::<BindRequest>()?.init_pid, peer.confined_to())?)
+            let init_pid = request.message::<BindRequest>()?.init_pid;
+            let bound = leases.bind(&lease_id, init_pid, peer.confined_to())?;
+            // Its program begins when this is answered.
+            memory_limits::keep_of(leases, &bound.lease_id);
+            value(bound)
         }
         ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
         ("POST", ["v1", "leases", id, "pause"]) => value(set_paused(peer, leases, id, true)?),
@@ -213,7 +218,12 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
     if let Some(uid) = peer.confined_to() {
         ordinary::check_change(&leases.configuration().policy, uid, &change)?;
     }
-    leases.update(&lease_id, &change, (peer.uid, peer.administers()))
+    let changed = leases.update(&lease_id, &change, (peer.uid, peer.administers()))?;
+    if change.memory_bytes.is_none() {
+        return Ok(changed);
+    }
+    memory_limits::keep_of(leases, &changed.lease_id);
+    leases.book().view_of(&changed.lease_id.0)
 }
 
 /// # Errors

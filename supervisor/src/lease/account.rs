@@ -1,6 +1,7 @@
 //! What a lease has had of one GPU, as the scheduler last said.
 
 use super::record::GpuStanding;
+use crate::memory_limits::MemoryLimitNote;
 use std::collections::VecDeque;
 
 /// Seconds over which a received share is averaged.
@@ -77,6 +78,8 @@ pub struct GpuAccount {
     seen_until_us: u64,
     /// Memory that the device saw last.
     seen_bytes: u64,
+    /// The limit by which the driver keeps the cap, as was seen last.
+    pub memory_limit: MemoryLimitNote,
     /// The part of its memory that the device saw last beyond the cap.
     excess_bytes: u64,
     /// Its part of what the device has drawn in this life of the supervisor.

@@ -6,9 +6,10 @@
 use super::book::Book;
 use super::described::about;
 use super::entitlement::held_demand;
-use super::grant::{Leases, failed};
+use super::grant::Leases;
 use super::quota::Holder;
 use super::record::Record;
+use super::refusal::failed;
 use crate::clock;
 use crate::faults::Faults;
 use crate::gatekeeper::Order;

@@ -5,11 +5,13 @@ use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
 use super::ends::{check_end_can_come, check_has_end, run_changed};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
-use super::grant::{Leases, failed};
+use super::grant::Leases;
 use super::placing::LOOK_PATIENCE;
 use super::quota::Tally;
 use super::record::Record;
-use super::refusal::{kept_for_waiting, quota_kept_for_waiting, reserved_for_others_while_it_runs, worded_of_change};
+use super::refusal::{
+    failed, kept_for_waiting, quota_kept_for_waiting, reserved_for_others_while_it_runs, worded_of_change,
+};
 use super::reserved::Whom;
 use crate::clock;
 use crate::gatekeeper::Order;

@@ -12,8 +12,10 @@ use super::meter::Meter;
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
+use super::refusal::failed;
 use super::statement::Statement;
 use crate::audit;
+use crate::bell::Bell;
 use crate::cgroup;
 use crate::clock;
 use crate::compute_modes::ComputeModes;
@@ -26,6 +28,7 @@ use crate::gatekeeper::{Gatekeeper, Order};
 use crate::gpu_tests::GpuTests;
 use crate::health::Healths;
 use crate::ledger::Ledger;
+use crate::memory_limits::MemoryLimits;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
@@ -39,7 +42,7 @@ use crate::service_manager;
 use crate::settings::Settings;
 use crate::silence::Silence;
 use crate::sites::Sites;
-use crate::suspension::{SuspensionNotes, Suspensions};
+use crate::suspension::SuspensionNotes;
 use crate::time_slices::Verdicts;
 use crate::watchdog::Progress;
 use crate::watchers::Watchers;
@@ -114,8 +117,10 @@ pub struct Leases {
     pub groups: Groups,
     /// Which GPUs keep shares by time slices.
     pub time_slices: Verdicts,
+    /// Which GPUs' driver keeps memory caps.
+    pub memory_limits: MemoryLimits,
     /// The bell of who moves leases to the host's memory and back.
-    pub suspensions: Suspensions,
+    pub suspensions: Bell,
     /// What is counted for the metrics.
     pub counters: Counters,
     /// Who mounts regions.
@@ -130,11 +135,6 @@ pub struct Leases {
     pub ended: Condvar,
     /// Rung when a process should be watched that was not before.
     pub watch_changed: Box<dyn Fn() + Send + Sync>,
-}
-
-/// A failure of the supervisor itself.
-pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
-    ErrorBody::new(ErrorCode::SupervisorFailed, format!("{what} ({cause})"), "look at the supervisor's log")
 }
 
 impl Leases {

@@ -53,7 +53,7 @@ pub use described::about;
 pub use entitlement::{class_policy, fails_open, slice_priority};
 pub use figures::{Figures, Holding};
 pub use giving_way::{ForWhom, MakingRoom};
-pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases, failed};
+pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
@@ -64,6 +64,7 @@ pub use quota::{Holder, Standing};
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};
+pub use refusal::failed;
 pub use reserved::Kept;
 #[cfg(test)]
 pub use statement::End;

@@ -248,6 +248,13 @@ impl Record {
         self.mechanism == Mechanism::TimeSlice && self.fraction_permille > 0
     }
 
+    /// What the driver is to let its processes have of each GPU, whatever they load; none of one that is not sold a part, or that is
+    /// not confined: it could lift the limit itself.
+    pub fn limit_bytes(&self) -> Option<u64> {
+        let is_sold_a_part = matches!(self.mechanism, Mechanism::Slice | Mechanism::Mps);
+        (is_sold_a_part && !self.unenforced).then_some(self.memory_cap_bytes)
+    }
+
     /// Memory of each GPU that nobody else is sold. Who is in the driver's time slices was promised none: what it holds
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {

@@ -3,6 +3,11 @@
 use gpool_policy::admission::{Offer, Refusal};
 use gpool_protocol::{ErrorBody, ErrorCode, format_bytes, format_permille};
 
+/// A failure of the supervisor itself.
+pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
+    ErrorBody::new(ErrorCode::SupervisorFailed, format!("{what} ({cause})"), "look at the supervisor's log")
+}
+
 fn list(offers: &[Offer], free: impl Fn(&Offer) -> String) -> String {
     offers.iter().map(|offer| format!("{} has {}", offer.key, free(offer))).collect::<Vec<_>>().join(", ")
 }

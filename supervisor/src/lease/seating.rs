@@ -2,7 +2,8 @@
 //! of its team find its group; now its daemon is started, and others come and go meanwhile.
 
 use super::book::Book;
-use super::grant::{Leases, failed};
+use super::grant::Leases;
+use super::refusal::failed;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
 use std::time::Instant;
 

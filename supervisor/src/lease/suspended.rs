@@ -1,8 +1,9 @@
 //! A lease whose processes are in the host's memory: what is written down of that, and what it asks for to come back.
 
 use super::book::Lease;
-use super::grant::{Leases, failed};
+use super::grant::Leases;
 use super::record::Record;
+use super::refusal::failed;
 use super::room::Room;
 use crate::clock;
 use crate::gatekeeper::Order;

@@ -9,6 +9,7 @@ use crate::compute_modes::ComputeModes;
 use crate::device::{Gpu, Kind};
 use crate::drains::Drains;
 use crate::health::Healths;
+use crate::memory_limits::MemoryLimits;
 use crate::region::Report;
 use crate::silence::Silence;
 use crate::sites::Sites;
@@ -66,6 +67,7 @@ impl Lease {
                 true => held_bytes(place),
                 false => account.seen_bytes(),
             },
+            memory_limit_bytes: account.memory_limit.kept_bytes(),
             energy_millijoules: account.energy_millijoules(),
         };
         let gpus: Vec<LeaseGpuView> =
@@ -113,6 +115,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         charged_gpu_ns: 0,
         lag_ns: 0,
         memory_used_bytes: 0,
+        memory_limit_bytes: None,
         energy_millijoules: 0,
     };
     LeaseView {
@@ -185,7 +188,7 @@ impl Book {
         &self,
         gpus: &[Gpu],
         used_bytes: &[u64],
-        (verdicts, modes, sites): (&Verdicts, &ComputeModes, &Sites),
+        (verdicts, limits, modes, sites): (&Verdicts, &MemoryLimits, &ComputeModes, &Sites),
         (silence, drains, healths): (&Silence, &Drains, &Healths),
     ) -> Vec<(usize, GpuView)> {
         let capacities = super::capacity::capacities(gpus, &[], &[], self, None);
@@ -205,6 +208,7 @@ impl Book {
                 .count() as u32,
             divided: gpu.kind == Kind::Divided,
             time_slices: verdicts.of(&gpu.uuid),
+            memory_limits: limits.of(&gpu.uuid),
             compute_mode: Some(modes.of(index))
                 .filter(|mode| *mode != ComputeMode::Default)
                 .map(|mode| mode.to_string()),
@@ -235,7 +239,7 @@ mod tests {
         let shown = Book::default().gpu_views(
             &gpus,
             &[5, 6, 7],
-            (&Verdicts::default(), &ComputeModes::new(3), &Sites::default()),
+            (&Verdicts::default(), &MemoryLimits::default(), &ComputeModes::new(3), &Sites::default()),
             (&Silence::new(3, Vec::new()), &Drains::open(Path::new("/nothing")), &Healths::open(Path::new("/nothing"))),
         );
         let seen: Vec<_> =

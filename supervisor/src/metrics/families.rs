@@ -146,6 +146,8 @@ families! {
         "The lease's part of what the GPU has drawn, since the supervisor started; 0 of a GPU that does not count it; absent with mode=mig";
     LeaseMemoryCap Gauge "gpool_lease_memory_cap_bytes" ["container_id", "lease_id"] "Memory cap on each GPU, contexts included";
     LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "lease_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
+    LeaseMemoryLimit Gauge "gpool_lease_memory_limit_bytes" ["container_id", "lease_id", "gpu_uuid"]
+        "What the driver itself lets the container's processes have of the GPU; absent where it keeps no limit";
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
         "The most memory that the lease has held on one GPU since it was made, contexts included";
     LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";

@@ -68,7 +68,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
     let (views, gpus, queue, quotas, reservations) = {
         let book = leases.book();
-        let told = (&leases.time_slices, &leases.compute_modes, &leases.sites);
+        let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
         let closed = (&leases.silence, &leases.drains, &leases.healths);
         let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
@@ -352,6 +352,9 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         let labels = [container, id, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
         page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
         page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
+        if let Some(limit_bytes) = gpu.memory_limit_bytes {
+            page.add(Family::LeaseMemoryLimit, &labels, limit_bytes as f64);
+        }
         // Of an instance's time NVML has no figures.
         if lease.mechanism != Mechanism::Mig {
             page.add(Family::LeaseGpuTime, &labels, seconds(gpu.charged_gpu_ns));

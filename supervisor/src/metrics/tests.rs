@@ -20,6 +20,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         charged_gpu_ns: 1_500_000_000,
         lag_ns: -250_000_000,
         memory_used_bytes: 5,
+        memory_limit_bytes: (uuid == "GPU-1").then_some(9),
         energy_millijoules: 1_500,
     };
     LeaseView {
@@ -100,6 +101,7 @@ fn reservation() -> ReservationView {
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
+        memory_limits: None,
         compute_mode: None,
         nvlink_island: None,
         processor: None,

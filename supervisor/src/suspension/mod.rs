@@ -22,7 +22,6 @@ use crate::region::Report;
 use gpool_policy::suspension::{Facts, check, host_bytes, is_old_driver};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, LeaseView, Mechanism, SuspensionStage};
 use gpool_shared_region::SLOTS;
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// While a lease is suspended it is looked so often whether its programs want it back.
@@ -32,27 +31,6 @@ const REST: Duration = Duration::from_secs(3600);
 /// So long after the driver could not move a lease nobody has it try again, and what is done by itself does not for longer.
 const PAUSE: Duration = Duration::from_secs(30);
 const LONG_PAUSE: Duration = Duration::from_secs(600);
-
-/// The bell of the thread that moves leases. Its lock is taken last of all.
-#[derive(Debug, Default)]
-pub struct Suspensions {
-    is_rung: Mutex<bool>,
-    rung: Condvar,
-}
-
-impl Suspensions {
-    /// Something is to be moved: look now.
-    pub fn ring(&self) {
-        *self.is_rung.lock().unwrap_or_else(PoisonError::into_inner) = true;
-        self.rung.notify_all();
-    }
-
-    fn wait(&self, patience: Duration) {
-        let is_rung = self.is_rung.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.rung.wait_timeout_while(is_rung, patience, |is_rung| !*is_rung);
-        *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
-    }
-}
 
 /// What this supervisor knows of a lease that is suspended, beside what is written down.
 #[derive(Debug, Default)]

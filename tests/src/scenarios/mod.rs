@@ -16,7 +16,7 @@ mod doctor;
 mod documentation;
 mod downloading;
 mod drained;
-
+mod driver_limits;
 mod driver_replaced;
 mod engine_alone;
 mod engines;

@@ -1,11 +1,12 @@
-//! A container suspended by the supervisor as systemd confines it: the driver is called by a process of its unit.
+//! What takes a newer driver, done by the supervisor as systemd confines it: a container's cap is the driver's limit of its cgroup, and it
+//! is suspended by a process of the unit that calls the driver.
 
 use super::unit;
 use crate::booted::{Booted, Share, Tenants};
 use crate::failure::{Context, Result, ensure};
 
-/// A driver that has the checkpoint calls.
-const DRIVER: &str = "580.95.05";
+/// A driver that has limits of cgroups, and the checkpoint calls.
+const DRIVER: &str = "615.71.05";
 /// Where the simulated GPU reads which one it plays.
 const VERSION_FILE: &str = "/run/gpool-simgpu/state/driver-version";
 
@@ -15,6 +16,8 @@ pub fn under_the_unit(booted: &Booted, share: Share) -> Result<()> {
     play(booted, DRIVER)?;
     let mut tenants = Tenants::start(booted, &[share])?;
     let id = booted.sh(&format!("docker inspect -f '{{{{.Id}}}}' {}", share.0))?;
+    let shown = booted.sh("gpool ps --format wide")?;
+    ensure(shown.contains("  driver  "), || format!("its cap is the shims' alone: {shown}"))?;
     booted.sh(&format!("gpool pause {id} && gpool suspend {id}")).context("gpool suspend")?;
     let shown = booted.sh("gpool ps")?;
     ensure(shown.contains("  suspended  "), || format!("gpool ps says {shown}"))?;

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "driver-limits",
+        what: "a driver that keeps memory caps binds what goes past the shims, follows updates, and outlives the supervisor",
+        limit_s: 120,
+        run: Place::Inside(driver_limits::run),
+    },
+    Scenario {
         name: "evicted",
         what: "the GPU taken from a running container: denied, its programs ended, its share free, a restart asks anew",
         limit_s: 90,

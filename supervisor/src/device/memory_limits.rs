@@ -1,0 +1,251 @@
+//! The driver's own limits of the memory that the processes of a cgroup may have.
+//!
+//! Sources: nvml.h of CUDA 13.4 (driver 615), "MPS v3 memory partitioning" (docs.nvidia.com/deploy/mps): limits of the boards
+//! as a whole, for cgroups of version 2 below `/sys/fs/cgroup`; kept by the kernel's controller `dmem` where it has one (6.14), else by
+//! the driver itself. Everything that a process has of the device counts, its contexts included, and managed memory not. The limit
+//! of a cgroup goes with it. Where nothing holds for a cgroup some drivers say that they do not support the question.
+//!
+//! The soft limit is for MPS servers, which end clients above it when others want memory: it stays 0 for all, so that nobody is
+//! within his own and has others ended.
+
+use super::inventory::NvmlInventory;
+use gpool_driver_abi::nvml::{
+    NVML_DEVICE_MEMORY_LIMIT_MAX, NvmlDeviceGetMemoryLimitsV1, NvmlDeviceSetMemoryLimitsV1, nvmlDevice_t,
+    nvmlGetMemoryLimits_v1_t, nvmlSetMemoryLimits_v1_t,
+};
+use libloading::Library;
+use nvml_wrapper::error::{NvmlError, nvml_try};
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The two calls; nvml-wrapper knows none of them.
+pub(super) struct Calls {
+    set: NvmlDeviceSetMemoryLimitsV1,
+    get: NvmlDeviceGetMemoryLimitsV1,
+    // The functions are its.
+    _library: Library,
+}
+
+impl Calls {
+    /// Those of NVML, which this process has loaded from there; none of a driver that has none.
+    pub(super) fn load(library: &Path) -> Option<Self> {
+        // SAFETY: the same library as is loaded already, so nothing of it runs.
+        let library = unsafe { Library::new(library) }.ok()?;
+        // SAFETY: both have these types in nvml.h.
+        let (set, get) = unsafe {
+            (
+                *library.get::<NvmlDeviceSetMemoryLimitsV1>(c"nvmlDeviceSetMemoryLimits_v1".to_bytes()).ok()?,
+                *library.get::<NvmlDeviceGetMemoryLimitsV1>(c"nvmlDeviceGetMemoryLimits_v1".to_bytes()).ok()?,
+            )
+        };
+        Some(Self { set, get, _library: library })
+    }
+
+    fn set(&self, board: nvmlDevice_t, group: &CStr, hard_bytes: u64) -> Result<(), NvmlError> {
+        let mut limits = nvmlSetMemoryLimits_v1_t { nameSpace: group.as_ptr(), softLimit: 0, hardLimit: hard_bytes };
+        // SAFETY: the handle is one that the library has just given, and the structure and the name in it are live.
+        nvml_try(unsafe { (self.set)(board, &mut limits) }.cast_unsigned())
+    }
+
+    /// What holds for a cgroup; none if nothing does.
+    fn get(&self, board: nvmlDevice_t, group: &CStr) -> Result<Option<u64>, NvmlError> {
+        let mut limits =
+            nvmlGetMemoryLimits_v1_t { nameSpace: group.as_ptr(), softLimit: 0, hardLimit: 0, currentUsed: 0 };
+        // SAFETY: as above.
+        match nvml_try(unsafe { (self.get)(board, &mut limits) }.cast_unsigned()) {
+            Ok(()) => Ok(Some(limits.hardLimit).filter(|bytes| *bytes != NVML_DEVICE_MEMORY_LIMIT_MAX)),
+            Err(NvmlError::NotSupported | NvmlError::NotFound) => Ok(None),
+            Err(other) => Err(other),
+        }
+    }
+}
+
+/// A limit that a cgroup is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WantedLimit {
+    /// The cgroup's directory.
+    pub directory: PathBuf,
+    /// What its processes may have, in bytes; none: what they like.
+    pub bytes: Option<u64>,
+    /// What the driver made of the same limit when it was set last; none before.
+    pub known_bytes: Option<u64>,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FoundLimit {
+    /// What the driver keeps now, in bytes: what was wanted, or a little more where it rounds.
+    pub kept_bytes: Option<u64>,
+    /// What it was before.
+    pub before_bytes: Option<u64>,
+}
+
+/// Why the driver keeps none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LimitRefusal {
+    /// It has no such call.
+    #[error("the driver has no memory limits, which 615 and newer have")]
+    NoFunction,
+    /// The cgroup, or the board.
+    #[error("the driver does not support memory limits here: it wants version 2 of cgroups, and no MIG")]
+    NotSupported,
+    /// The kernel's controller is not there for this cgroup.
+    #[error(
+        "the cgroup has no dmem.max: a cgroup above it does not hand the controller down (+dmem in cgroup.subtree_control)"
+    )]
+    NoController,
+    /// The cgroup has ended.
+    #[error("the cgroup is not there any more")]
+    Gone,
+    /// Something else, in NVML's words.
+    #[error("NVML refuses: {0}")]
+    Other(String),
+}
+
+impl LimitRefusal {
+    fn of(cause: &NvmlError, directory: &Path) -> Self {
+        match cause {
+            _ if !directory.exists() => Self::Gone,
+            NvmlError::FunctionNotFound => Self::NoFunction,
+            NvmlError::NotSupported => Self::NotSupported,
+            NvmlError::NotFound => Self::NoController,
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+/// What two calls do with a cgroup of one board.
+trait Board {
+    fn set(&self, hard_bytes: u64) -> Result<(), NvmlError>;
+    fn get(&self) -> Result<Option<u64>, NvmlError>;
+}
+
+/// Sees to it that a cgroup has its limit, and says what it has.
+fn keep(board: &impl Board, wanted: &WantedLimit) -> Result<FoundLimit, NvmlError> {
+    let before_bytes = board.get()?;
+    // What the driver has made of it is kept: it is not set anew each time.
+    if before_bytes == wanted.bytes || before_bytes.is_some() && before_bytes == wanted.known_bytes {
+        return Ok(FoundLimit { kept_bytes: before_bytes, before_bytes });
+    }
+    let Some(bytes) = wanted.bytes else {
+        board.set(NVML_DEVICE_MEMORY_LIMIT_MAX)?;
+        return Ok(FoundLimit { kept_bytes: board.get()?, before_bytes });
+    };
+    board.set(bytes)?;
+    let mut kept_bytes = board.get()?;
+    // A cap that the shims keep and the driver does not would be refused where `free` says that there is room.
+    if let Some(less) = kept_bytes.filter(|kept| *kept < bytes) {
+        board.set(bytes.saturating_add(bytes - less))?;
+        kept_bytes = board.get()?;
+    }
+    Ok(FoundLimit { kept_bytes, before_bytes })
+}
+
+impl NvmlInventory {
+    /// Whether this driver has limits at all.
+    pub fn has_memory_limits(&self) -> bool {
+        self.limit_calls().is_some()
+    }
+
+    /// Sees to it that cgroups have their limits on the board `index`: what came of each.
+    pub fn keep_memory_limits(&self, index: u32, wanted: &[WantedLimit]) -> Vec<Result<FoundLimit, LimitRefusal>> {
+        let board = self.nvml().device_by_index(index).map_err(|cause| LimitRefusal::Other(cause.to_string()));
+        let one = |wanted: &WantedLimit| {
+            let calls = self.limit_calls().ok_or(LimitRefusal::NoFunction)?;
+            let refused = |cause: NvmlError| LimitRefusal::of(&cause, &wanted.directory);
+            let group = CString::new(wanted.directory.as_os_str().as_bytes()).map_err(|_| LimitRefusal::Gone)?;
+            // SAFETY: used while the device lives from which it is.
+            let handle = unsafe { board.as_ref().map_err(Clone::clone)?.handle() }.cast();
+            keep(&OnBoard { calls, handle, group: &group }, wanted).map_err(refused)
+        };
+        wanted.iter().map(one).collect()
+    }
+}
+
+struct OnBoard<'a> {
+    calls: &'a Calls,
+    handle: nvmlDevice_t,
+    group: &'a CStr,
+}
+
+impl Board for OnBoard<'_> {
+    fn set(&self, hard_bytes: u64) -> Result<(), NvmlError> {
+        self.calls.set(self.handle, self.group, hard_bytes)
+    }
+
+    fn get(&self) -> Result<Option<u64>, NvmlError> {
+        self.calls.get(self.handle, self.group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::{Cell, RefCell};
+
+    /// A driver that keeps a limit in pieces of so much, rounded down or up.
+    #[derive(Default)]
+    struct Driver {
+        limit: Cell<Option<u64>>,
+        piece: u64,
+        rounds_up: bool,
+        set: RefCell<Vec<u64>>,
+    }
+
+    impl Board for Driver {
+        fn set(&self, hard_bytes: u64) -> Result<(), NvmlError> {
+            self.set.borrow_mut().push(hard_bytes);
+            let piece = self.piece.max(1);
+            let kept = if self.rounds_up { hard_bytes.div_ceil(piece) } else { hard_bytes / piece };
+            self.limit.set(Some(kept.saturating_mul(piece)).filter(|_| hard_bytes != NVML_DEVICE_MEMORY_LIMIT_MAX));
+            Ok(())
+        }
+
+        fn get(&self) -> Result<Option<u64>, NvmlError> {
+            Ok(self.limit.get())
+        }
+    }
+
+    fn wanted(bytes: Option<u64>, known_bytes: Option<u64>) -> WantedLimit {
+        WantedLimit { directory: "/sys/fs/cgroup/docker/1".into(), bytes, known_bytes }
+    }
+
+    #[test]
+    fn a_limit_is_set_once_and_again_when_somebody_has_changed_it() {
+        let driver = Driver::default();
+        let first = keep(&driver, &wanted(Some(1000), None)).unwrap();
+        assert_eq!(first, FoundLimit { kept_bytes: Some(1000), before_bytes: None });
+        let again = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
+        assert_eq!((again.before_bytes, driver.set.borrow().len()), (Some(1000), 1));
+        driver.limit.set(Some(5000));
+        let changed = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
+        assert_eq!(changed, FoundLimit { kept_bytes: Some(1000), before_bytes: Some(5000) });
+        let lifted = keep(&driver, &wanted(None, None)).unwrap();
+        assert_eq!(lifted, FoundLimit { kept_bytes: None, before_bytes: Some(1000) });
+        assert_eq!(driver.set.borrow()[2..], [NVML_DEVICE_MEMORY_LIMIT_MAX]);
+        assert!(keep(&driver, &wanted(None, None)).is_ok() && driver.set.borrow().len() == 3);
+    }
+
+    #[test]
+    fn a_driver_that_rounds_keeps_no_less_than_the_cap_and_is_left_alone_then() {
+        for rounds_up in [false, true] {
+            let driver = Driver { piece: 64, rounds_up, ..Driver::default() };
+            let found = keep(&driver, &wanted(Some(1000), None)).unwrap();
+            assert_eq!(found.kept_bytes, Some(1024), "rounded up: {rounds_up}");
+            let sets = driver.set.borrow().len();
+            keep(&driver, &wanted(Some(1000), found.kept_bytes)).unwrap();
+            assert_eq!(driver.set.borrow().len(), sets);
+        }
+    }
+
+    #[test]
+    fn why_there_is_none_is_told_apart() {
+        let here = Path::new("/");
+        assert_eq!(LimitRefusal::of(&NvmlError::FunctionNotFound, here), LimitRefusal::NoFunction);
+        assert_eq!(LimitRefusal::of(&NvmlError::NotFound, here), LimitRefusal::NoController);
+        assert_eq!(LimitRefusal::of(&NvmlError::NotFound, Path::new("/not/there")), LimitRefusal::Gone);
+        assert!(LimitRefusal::of(&NvmlError::NoPermission, here).to_string().starts_with("NVML refuses: "));
+        assert!(Calls::load(Path::new("libc.so.6")).is_none());
+    }
+}
