@@ -1,7 +1,7 @@
 """What the driver says from outside of any tenant: memory by process, power. Structures are those of nvml.h."""
 
 import ctypes
-from ctypes import byref, c_int, c_uint, c_ulonglong, c_void_p
+from ctypes import byref, c_char_p, c_int, c_uint, c_ulonglong, c_void_p
 
 # Of nvmlComputeMode_t; more than one process at a time has a context in the first alone.
 COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
@@ -27,6 +27,15 @@ class _Utilization(ctypes.Structure):
 class _ProcessSample(ctypes.Structure):
     _fields_ = [("pid", c_uint), ("at_us", c_ulonglong), ("multiprocessors", c_uint), ("memory", c_uint), ("encoder", c_uint),
                 ("decoder", c_uint)]
+
+
+class _Limits(ctypes.Structure):
+    # nvmlGetMemoryLimits_v1_t; nvmlSetMemoryLimits_v1_t is the same without the last.
+    _fields_ = [("group", c_char_p), ("soft", c_ulonglong), ("hard", c_ulonglong), ("used", c_ulonglong)]
+
+
+class LimitError(Exception):
+    """NVML tells no limit of a cgroup, or sets none."""
 
 
 # What NVML answers where it has no samples (NVML_ERROR_NOT_FOUND).
@@ -112,6 +121,21 @@ class Nvml:
         except (AttributeError, OSError) as error:
             processes = str(error)
         return {"used_bytes": self.used_bytes(), "processes": processes, "busy_percent": percent}
+
+    def memory_limit(self, group):
+        """Bytes that the processes of a cgroup may have, and have; raises LimitError where there is none."""
+        limits = _Limits(group=group.encode())
+        self._of_limit("nvmlDeviceGetMemoryLimits_v1", limits)
+        return {"soft": limits.soft, "hard": limits.hard, "used": limits.used}
+
+    def set_memory_limit(self, group, hard):
+        self._of_limit("nvmlDeviceSetMemoryLimits_v1", _Limits(group=group.encode(), hard=hard))
+
+    def _of_limit(self, name, limits):
+        try:
+            self._call(name, self.device, byref(limits))
+        except (AttributeError, OSError) as error:
+            raise LimitError(str(error)) from None
 
     def power_watts(self):
         milliwatts = c_uint()

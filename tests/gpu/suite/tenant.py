@@ -33,11 +33,11 @@ def plain_env():
 
 
 class Tenant:
-    """A worker process. `share` is None for a plain one, else options of `gpool run`."""
+    """A worker process. `share` is None for a plain one, else options of `gpool run`; `around` is a command that starts it."""
 
-    def __init__(self, name, share=None, env=None):
+    def __init__(self, name, share=None, env=None, around=()):
         self.name, self.share, self.env = name, share, env
-        command = [sys.executable, "-m", "suite.worker"]
+        command = [*around, sys.executable, "-m", "suite.worker"]
         if share is None:
             env = {**plain_env(), **(env or {})}
         else:
@@ -150,8 +150,8 @@ class Tenants:
         for tenant in self.all:
             tenant.process.stdout.close()
 
-    def start(self, name, share=None, env=None):
-        self.all.append(Tenant(name, share, env))
+    def start(self, name, share=None, env=None, around=()):
+        self.all.append(Tenant(name, share, env, around))
         return self.all[-1]
 
     def living(self, tenant):

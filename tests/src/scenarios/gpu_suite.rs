@@ -3,6 +3,7 @@
 
 use super::finish_found;
 use crate::c_program;
+use crate::cgroups;
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, succeeded};
 use crate::namespaces::Inside;
@@ -13,7 +14,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// The driver that is played.
-const DRIVER: &str = "580.95.05";
+const DRIVER: &str = "615.71.05";
 /// Where the suite lies.
 const SUITE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/gpu");
 const RESULTS: &str = "/run/gpool-gpu-suite";
@@ -33,7 +34,16 @@ const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
-    dry(inside, "environment,memory,graphs,checkpoint,power,told,answers", |figures| {
+    cgroups::only_version_2()?;
+    dry(inside, "environment,memory,graphs,checkpoint,caps,power,told,answers", |figures| {
+        for name in ["caps.rounded_up", "caps.told", "caps.past.shown"] {
+            same(figures, name, &0.into())?;
+        }
+        // All but a piece.
+        let above = figures["caps.past.over_cap"]["value"].as_i64();
+        ensure(above.is_some_and(|bytes| (-(64 << 20)..=0).contains(&bytes)), || {
+            format!("past the shim it is {above:?}")
+        })?;
         same(figures, "answers.passed", &4.into())?;
         same(figures, "answers.failed", &0.into())?;
         for name in ["checkpoint.shared", "checkpoint.gpool"] {
