@@ -7,7 +7,7 @@ pub use figures::render_csv;
 use crate::output::{Column, borderless, figure, text};
 use gpool_protocol::{
     Class, GpuView, LeaseFault, LeaseState, LeaseView, Mechanism, Priority, SuspensionStage, SuspensionView,
-    format_bytes, format_permille, format_seconds,
+    format_bytes, format_permille, format_seconds, is_limit_of,
 };
 
 /// How long a container's threads stood at a closed gate.
@@ -135,9 +135,11 @@ pub fn driver_limit_bytes(lease: &LeaseView) -> Option<u64> {
 
 /// Who keeps the memory cap: the hardware, the driver, an MPS server, or the shims in the container; `-` where there is none.
 fn cap_kept_by(lease: &LeaseView) -> &'static str {
+    let is_kept = driver_limit_bytes(lease).is_some_and(|limit_bytes| is_limit_of(limit_bytes, lease.memory_cap_bytes));
     match lease.mechanism {
         Mechanism::Exclusive | Mechanism::Mig => "hardware",
-        Mechanism::Slice | Mechanism::Mps if driver_limit_bytes(lease).is_some() => "driver",
+        // Whether it binds clients of an MPS server is not known.
+        Mechanism::Slice | Mechanism::TimeSlice if is_kept => "driver",
         Mechanism::Slice => "shims",
         Mechanism::Mps => "server",
         Mechanism::TimeSlice => "-",
@@ -430,8 +432,10 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
     fn a_cap_is_kept_by_the_driver_where_it_is_on_every_gpu() {
         let mut lease = on_three_gpus("3f9a");
         assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (None, "shims"), "not on the first one");
-        lease.gpus.iter_mut().for_each(|gpu| gpu.memory_limit_bytes = Some(5 << 30));
-        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (Some(5 << 30), "driver"));
+        lease.gpus.iter_mut().for_each(|gpu| gpu.memory_limit_bytes = Some(4 << 30));
+        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (Some(4 << 30), "driver"));
+        lease.gpus[0].memory_limit_bytes = Some(5 << 30);
+        assert_eq!(cap_kept_by(&lease), "shims", "more is held than a cap that was lowered");
         lease.mechanism = Mechanism::Exclusive;
         assert_eq!(cap_kept_by(&lease), "hardware");
     }

@@ -275,12 +275,17 @@ fn parts_of_sets(gpus: &[GpuCapacity], fitting: &[Fit], wanted: usize) -> Refusa
     Refusal::Taken { gpus: wanted, free: free.len(), taken: parts.iter().map(|fit| (fit.key.clone(), who)).collect() }
 }
 
-/// GPUs without cap: the ones on which nobody is in the way and what is asked for of their time is free, by key. All their
-/// memory may be used.
+/// GPUs without a cap that the shims keep: the ones on which nobody is in the way and what is asked for of their time and their memory
+/// is free, by key. Who asks for no memory may use all of it.
 fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Result<Placement, Refusal> {
     let mut free = without_neighbours(gpus, demand, wanted)?;
     let asked_permille = if demand.usage == Use::TimeSliced { demand.guaranteed_permille() } else { 0 };
-    free.retain(|index| gpus[*index].share_free_for(demand.usage) >= asked_permille);
+    let is_capped = demand.usage == Use::TimeSliced && demand.memory != MemoryDemand::Absent;
+    let cap_bytes = |gpu: &GpuCapacity| if is_capped { demand.memory_bytes(gpu.memory_total_bytes) } else { 0 };
+    free.retain(|index| {
+        let gpu = &gpus[*index];
+        gpu.share_free_for(demand.usage) >= asked_permille && gpu.memory_free_bytes() >= cap_bytes(gpu)
+    });
     if free.len() < wanted {
         return Err(refuse(gpus.iter().map(|gpu| gpu.offer(demand)).collect(), demand));
     }
@@ -292,7 +297,8 @@ fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Resu
         _ => together(&free, wanted, Taking::Smallest, |index| gpus[*index].site.clone()),
     };
     indices.sort_unstable();
-    let memory_bytes = indices.iter().map(|index| gpus[*index].memory_total_bytes).min().unwrap_or(0);
+    let bytes = |gpu: &GpuCapacity| if is_capped { cap_bytes(gpu) } else { gpu.memory_total_bytes };
+    let memory_bytes = indices.iter().map(|index| bytes(&gpus[*index])).min().unwrap_or(0);
     Ok(Placement { indices, memory_bytes })
 }
 

@@ -5,7 +5,7 @@
 //! leases that were on them have made room, at the latest; all other room goes to those behind it at once. Where ends are known,
 //! what is kept is lent until it is wanted ([`crate::backfill`]).
 
-use crate::admission::{Demand, GpuCapacity, Part, Use, WHOLE_PERMILLE};
+use crate::admission::{Demand, GpuCapacity, MemoryDemand, Part, Use, WHOLE_PERMILLE};
 use crate::slice::Priority;
 use std::collections::BTreeMap;
 
@@ -104,12 +104,12 @@ impl Taken {
     }
 }
 
-/// Memory that it is promised: all of a whole GPU, none in time slices.
+/// Memory that it is promised: all of a whole GPU, in time slices what it asks for.
 pub(crate) fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
-    match demand.usage {
-        Use::Sliced | Use::Mps => demand.memory_bytes(gpu.memory_total_bytes),
-        Use::Whole => gpu.memory_total_bytes,
-        Use::TimeSliced => 0,
+    match (demand.usage, demand.memory) {
+        (Use::Whole, _) => gpu.memory_total_bytes,
+        (Use::TimeSliced, MemoryDemand::Absent) => 0,
+        (Use::Sliced | Use::Mps | Use::TimeSliced, _) => demand.memory_bytes(gpu.memory_total_bytes),
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn lack(gpu: &GpuCapacity, demand: &Demand) -> (u32, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::admission::{MemoryDemand, Site, Users};
+    use crate::admission::{Site, Users};
 
     const GIB: u64 = 1 << 30;
 
@@ -250,6 +250,15 @@ mod tests {
         line.rounds.give_back(Priority::Guaranteed, "b", 2, [0, 1].into_iter());
         line.joins(Priority::Guaranteed, &["b4"]);
         assert_eq!(line.in_order(), ["b1", "a1", "b2", "b4"]);
+    }
+
+    #[test]
+    fn in_time_slices_that_memory_is_taken_which_is_asked_for() {
+        let asked = |memory| Demand { usage: Use::TimeSliced, memory, ..demand(0, 0) };
+        let mut gpus = [gpu("a", 0, 0)];
+        assert_eq!(capped_bytes(&asked(MemoryDemand::Absent), &gpus[0]), 0);
+        Taken { indices: vec![0], demand: asked(MemoryDemand::Permille(250)) }.enter(&mut gpus);
+        assert_eq!((gpus[0].memory_leased_bytes, gpus[0].users.time_sliced), (6 * GIB, 1));
     }
 
     #[test]

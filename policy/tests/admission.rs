@@ -310,6 +310,28 @@ fn fractions_of_time_slices_are_sold_once_and_bind_nobody_who_wants_none() {
     assert!(to(1000).is_ok() && to(300).is_ok());
 }
 
+/// And memory only where the driver keeps it.
+#[test]
+fn memory_of_time_slices_is_sold_once_and_binds_nobody_who_wants_none() {
+    let with = |memory, gpus| Demand { usage: Use::TimeSliced, gpus, ..demand(0, memory) };
+    let mut gpus = [gpu("a", 0, 20), gpu("b", 0, 0)];
+    gpus[0].users.time_sliced = 1;
+    // Of 24 GiB one is others', and 20 are leased.
+    let placed = place(&gpus, &with(MemoryDemand::Bytes(3 * GIB), 1));
+    assert_eq!(placed, Ok(Placement { indices: vec![0], memory_bytes: 3 * GIB }));
+    assert_eq!(index(place(&gpus, &with(MemoryDemand::Bytes(3 * GIB + 1), 1))), Ok(1), "where there is room");
+    let placed = place(&gpus, &with(MemoryDemand::Permille(125), 2));
+    assert_eq!(placed, Ok(Placement { indices: vec![0, 1], memory_bytes: 3 * GIB }));
+    let refused = place(&gpus[..1], &with(MemoryDemand::Bytes(4 * GIB), 1)).expect_err("3 GiB are left");
+    assert!(
+        matches!(&refused, Refusal::Memory { offers, .. } if offers[0].memory_free_bytes == 3 * GIB
+            && offers[0].memory_asked_bytes == 4 * GIB),
+        "{refused:?}"
+    );
+    let placed = place(&gpus[..1], &with(MemoryDemand::Absent, 1));
+    assert_eq!(placed, Ok(Placement { indices: vec![0], memory_bytes: 24 * GIB }));
+}
+
 #[test]
 fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu() {
     let with = |key: &str, users, leased| GpuCapacity { users, fraction_leased_permille: leased, ..gpu(key, 0, 0) };

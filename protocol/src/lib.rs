@@ -25,6 +25,7 @@ mod health;
 mod identity;
 mod lease_state;
 mod mechanism;
+mod memory_limits;
 mod messages;
 mod mig;
 mod quantity;
@@ -60,9 +61,10 @@ pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};
 pub use mechanism::{Isolation, Mechanism, Mode};
+pub use memory_limits::{MemoryLimits, MemoryLimitsState, is_limit_of};
 pub use messages::{
-    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, MemoryLimits,
-    MemoryLimitsState, SilentGpu, SupervisorInfo, TimeSlices,
+    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, SilentGpu,
+    SupervisorInfo, TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{

@@ -37,6 +37,7 @@ use crate::health::HealthFinding;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
 use crate::lease_state::{LeaseFault, LeaseState, SuspensionView};
 use crate::mechanism::Mechanism;
+use crate::memory_limits::MemoryLimits;
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
 
@@ -315,8 +316,8 @@ pub struct LeaseGpuView {
     pub lag_ns: i64,
     /// Memory held now, contexts included.
     pub memory_used_bytes: u64,
-    /// What the driver itself lets the container's processes have of this GPU, shims or none: the cap, or a little more where it
-    /// rounds. None where it keeps no such limit, or from an older supervisor.
+    /// What the driver itself lets the container's processes have of this GPU, shims or none: the cap, or more where it rounds, where
+    /// leases share a cgroup, and while more is held than a cap that was lowered. None where it keeps no such limit, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
     /// Its part of what the GPU has drawn since this supervisor looks, millijoules. 0 from an older supervisor, and of a GPU that
@@ -407,29 +408,6 @@ pub struct TimeSlices {
     pub is_final: bool,
     /// What was seen, for people.
     pub told: String,
-}
-
-/// Whether a GPU's driver keeps memory caps.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MemoryLimits {
-    /// What is known of that.
-    pub state: MemoryLimitsState,
-    /// The same for people, with the cause.
-    pub told: String,
-}
-
-/// What is known of memory caps that a driver is to keep.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum MemoryLimitsState {
-    /// The driver has none.
-    Absent,
-    /// No container has been given one since the supervisor started.
-    Untried,
-    /// It keeps the last one that it was given.
-    Kept,
-    /// It does not.
-    Refused,
 }
 
 /// The supervisor about itself.

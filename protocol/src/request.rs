@@ -293,7 +293,8 @@ impl Request {
         ))
     }
 
-    /// Nothing bounds who has whole GPUs, or takes part in the driver's time slices: there is nothing to ask for.
+    /// Nothing bounds who has whole GPUs: there is nothing to ask for. Who takes part in the driver's time slices has what the hardware
+    /// and the driver keep, which the host knows.
     fn check_unbounded(&self) -> Result<(), RequestError> {
         let whole = match self.mode {
             Mode::Auto | Mode::Slice => return Ok(()),
@@ -303,11 +304,11 @@ impl Request {
             Mode::TimeSlice => 0,
         };
         let key = match self {
-            // Whether the hardware keeps a fraction of time slices, the host says.
+            // Whether the hardware keeps a fraction of time slices, and the driver a cap, the host says.
             _ if self.fraction_permille != whole && self.mode != Mode::TimeSlice => "fraction",
             _ if self.mode == Mode::TimeSlice && self.fraction_permille > 0 && self.gpus != 1 => "gpus with a fraction",
             _ if self.limit_permille.is_some() => "limit",
-            _ if self.memory.is_some() => "memory",
+            _ if self.memory.is_some() && self.mode != Mode::TimeSlice => "memory",
             _ if self.priority != Priority::Guaranteed => "priority",
             _ if self.mode == Mode::TimeSlice
                 && self.isolation.is_some_and(|isolation| isolation > Isolation::Shared) =>

@@ -3,7 +3,8 @@
 //! Its hooks run in the container's mount namespace when the lease's libraries are mounted there, and make links to
 //! libraries by renaming them into place: onto a mount point that fails with EBUSY, and with it the start (nvidia-cdi-hook
 //! create-symlinks). Which libcuda is behind the shim a lease decides, so nothing may put one of the image's before it
-//! (enable-cuda-compat). All others stay: those that run ldconfig leave alone what is mounted.
+//! (enable-cuda-compat), and what memory it has is not for the image's environment to say (apply-cuda-memory-limits). All
+//! others stay: those that run ldconfig leave alone what is mounted.
 
 use crate::libraries::unversioned;
 use serde_json::Value;
@@ -19,6 +20,8 @@ const LINKS: &str = "create-symlinks";
 const LINK: [&str; 2] = ["--link", "-link"];
 /// Puts folders of the image before all others.
 const COMPAT: &str = "enable-cuda-compat";
+/// Gives the container's cgroup a limit of memory by NVIDIA_GPU_MEMORY_LIMIT, when the lease's has been set.
+const LIMITS: &str = "apply-cuda-memory-limits";
 
 /// Takes out of `spec` what would be done to `libraries` of the lease, which are file names such as `libcuda.so.1`.
 pub fn spare(spec: &mut Value, libraries: &[&str]) {
@@ -38,7 +41,7 @@ fn is_kept(hook: &mut Value, libraries: &[&str]) -> bool {
     let Some(words) = hook.get_mut("args").and_then(Value::as_array_mut) else { return true };
     let verb = words.iter().skip(1).filter_map(Value::as_str).find(|word| *word != HOOK_WORD && !word.starts_with('-'));
     match verb {
-        Some(COMPAT) => false,
+        Some(COMPAT | LIMITS) => false,
         Some(LINKS) => {
             let (links, makes_any) = remaining(words, libraries);
             *words = links;
@@ -128,9 +131,10 @@ mod tests {
         let cdi = "/usr/local/nvidia/toolkit/nvidia-cdi-hook.real";
         let of = |verb: &str| hook(cdi, &["nvidia-cdi-hook", verb, "--folder", "/usr/lib/x86_64-linux-gnu"]);
         let [soname, compat, cache] = ["create-soname-symlinks", "enable-cuda-compat", "update-ldcache"].map(of);
+        let limits = of("apply-cuda-memory-limits");
         let modprobe = hook("/usr/bin/nvidia-modprobe", &["nvidia-modprobe", "enable-cuda-compat"]);
         let stranger = hook("/opt/site/hook", &["nvidia-cdi-hook", "enable-cuda-compat"]);
-        let all = json!([&soname, &cache, compat, &modprobe, &stranger]);
+        let all = json!([&soname, limits, &cache, compat, &modprobe, &stranger]);
         assert_eq!(spared(all), json!([soname, cache, modprobe, stranger]));
     }
 

@@ -198,13 +198,21 @@ fn collect_processes(directory: &Path, processes: &mut BTreeSet<HostPid>) {
     }
 }
 
+/// Where cgroups are.
+const ROOT: &str = "/sys/fs/cgroup";
+
+/// Whether version 2 is the only one of this host.
+pub fn is_version_2_alone() -> bool {
+    is_of(Path::new(ROOT), &[CGROUP2_SUPER_MAGIC])
+}
+
 /// The directory of `path` where version 2 is the only one; none on a hybrid host, and of a cgroup that is not there.
 pub fn directory_of_version_2(path: &str) -> Option<PathBuf> {
-    let root = Path::new("/sys/fs/cgroup");
-    let is_version_2 = |path: &Path| rustix::fs::statfs(path).is_ok_and(|found| found.f_type == CGROUP2_SUPER_MAGIC);
-    directories(path)
-        .into_iter()
-        .find(|directory| is_version_2(root) && is_version_2(directory) && directory.strip_prefix(root).is_ok())
+    directories(path).into_iter().next().filter(|_| is_version_2_alone())
+}
+
+fn is_of(path: &Path, kinds: &[i64]) -> bool {
+    path.is_dir() && rustix::fs::statfs(path).is_ok_and(|found| kinds.contains(&found.f_type))
 }
 
 /// The directories that `path` names: one on cgroup v2, one per controller on v1.
@@ -213,7 +221,7 @@ fn directories(path: &str) -> Vec<PathBuf> {
     if relative.is_empty() || Path::new(relative).components().any(|part| part.as_os_str() == "..") {
         return Vec::new();
     }
-    let root = Path::new("/sys/fs/cgroup");
+    let root = Path::new(ROOT);
     let mut hierarchies = vec![root.to_owned(), root.join("unified")];
     hierarchies.extend(V1_CONTROLLERS.iter().map(|controller| root.join(controller)));
     hierarchies.into_iter().map(|hierarchy| hierarchy.join(relative)).filter(|path| is_cgroup(path)).collect()
@@ -222,8 +230,7 @@ fn directories(path: &str) -> Vec<PathBuf> {
 /// Whether `path` is a folder of a cgroup file system. Where no cgroup2 is mounted, crun (tried: 1.8.1) writes an
 /// ordinary folder with an ordinary `cgroup.procs` instead, and leaves both when the container has ended.
 fn is_cgroup(path: &Path) -> bool {
-    path.is_dir()
-        && rustix::fs::statfs(path).is_ok_and(|found| [CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC].contains(&found.f_type))
+    is_of(path, &[CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC])
 }
 
 /// What the kernel says of a cgroup and all below it, however many those are; none of version 1, which says nothing.

@@ -1,7 +1,7 @@
 //! Once a second: what NVML says of memory, what the scheduler has charged, and which allocations were refused.
 //!
-//! NVML is asked here, and by who divides GPUs. A call may block for long on a sick GPU: each board is asked on a thread that is
-//! waited for a while, and not again before it has answered.
+//! NVML is asked here, by who divides GPUs, by what reads their health and by what keeps the driver's limits. A call may block for
+//! long on a sick GPU: each board is asked on a thread that is waited for a while, and not again before it has answered.
 
 use crate::auditor::Auditor;
 use crate::baseline::BaselineWatch;

@@ -299,6 +299,8 @@ fn a_mode_is_read_and_takes_nothing_that_it_has_not() {
     assert_eq!(asked(&[("gpool.io/mode", "timeslice")]).unwrap().fraction_permille, 0);
     let weighted = [("gpool.io/mode", "timeslice"), ("gpool.io/fraction", "0.3"), ("gpool.io/gpus", "2")];
     assert_eq!(asked(&weighted[..2]).unwrap().fraction_permille, 300, "whether that is kept the host knows");
+    let capped = [("gpool.io/mode", "timeslice"), ("gpool.io/memory", "4GiB")];
+    assert_eq!(asked(&capped).unwrap().memory, Some(MemoryCap::Bytes(4 << 30)), "and this too");
     assert!(asked(&weighted).unwrap_err().message.contains("gpus with a fraction does not go with mode=timeslice"));
     let strict = asked(&[("gpool.io/fraction", "0.3"), ("gpool.io/isolation", "hardware")]).unwrap();
     assert_eq!((strict.mode, strict.isolation), (Mode::Auto, Some(Isolation::Hardware)));
@@ -309,7 +311,7 @@ fn a_mode_is_read_and_takes_nothing_that_it_has_not() {
         ("exclusive", "memory", "4GiB"),
         ("exclusive", "limit", "1"),
         ("exclusive", "priority", "burst"),
-        ("timeslice", "memory", "4GiB"),
+        ("timeslice", "limit", "1"),
         ("timeslice", "isolation", "software"),
     ] {
         let error = asked(&[("gpool.io/mode", mode), (&format!("gpool.io/{key}"), value)]).unwrap_err();

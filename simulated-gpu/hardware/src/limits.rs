@@ -37,13 +37,13 @@ pub struct Limits<'a> {
 }
 
 impl Limits<'_> {
-    /// Sets what the processes of the cgroup with this directory may hold; none lifts it.
+    /// Sets the soft and the hard limit of what the processes of the cgroup with this directory may hold; none lifts them.
     ///
     /// # Errors
     /// Why it is not done.
-    pub fn set(&self, directory: &str, hard_bytes: Option<u64>) -> Result<(), LimitError> {
+    pub fn set(&self, directory: &str, limit: Option<(u64, u64)>) -> Result<(), LimitError> {
         let group = self.group(directory)?;
-        let changed = self.store.update(|device, now_ns| device.limit_memory(now_ns, &group, hard_bytes));
+        let changed = self.store.update(|device, now_ns| device.limit_memory(now_ns, &group, limit));
         changed.map_err(|_| LimitError::Failed)
     }
 

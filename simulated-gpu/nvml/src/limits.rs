@@ -35,7 +35,7 @@ unsafe fn directory(name: *const c_char) -> Outcome<String> {
     name.to_str().map(str::to_owned).map_err(|_| NVML_ERROR_INVALID_ARGUMENT)
 }
 
-/// Only root may. Soft limits are taken and forgotten.
+/// Only root may.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceSetMemoryLimits_v1(
     device: nvmlDevice_t,
@@ -51,11 +51,12 @@ pub unsafe extern "C" fn nvmlDeviceSetMemoryLimits_v1(
         }
         // SAFETY: as the API demands.
         let directory = unsafe { directory(limits.nameSpace) }?;
-        let hard_bytes = Some(limits.hardLimit).filter(|bytes| *bytes != NVML_DEVICE_MEMORY_LIMIT_MAX);
+        let limit = Some((limits.softLimit, limits.hardLimit));
+        let limit = limit.filter(|_| limits.hardLimit != NVML_DEVICE_MEMORY_LIMIT_MAX);
         if limits.softLimit > limits.hardLimit {
             return Err(NVML_ERROR_INVALID_ARGUMENT);
         }
-        with(minor, |all| all.set(&directory, hard_bytes))
+        with(minor, |all| all.set(&directory, limit))
     })
 }
 
@@ -72,7 +73,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryLimits_v1(
         // SAFETY: as the API demands.
         let directory = unsafe { directory(limits.nameSpace) }?;
         let found = with(minor, |all| all.get(&directory))?;
-        limits.softLimit = 0;
+        limits.softLimit = found.map_or(0, |limit| limit.soft_bytes);
         limits.hardLimit = found.map_or(NVML_DEVICE_MEMORY_LIMIT_MAX, |limit| limit.hard_bytes);
         limits.currentUsed = found.map_or(0, |limit| limit.used_bytes);
         Ok(())

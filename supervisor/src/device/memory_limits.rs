@@ -3,7 +3,8 @@
 //! Sources: nvml.h of CUDA 13.4 (driver 615), "MPS v3 memory partitioning" (docs.nvidia.com/deploy/mps): limits of the boards
 //! as a whole, for cgroups of version 2 below `/sys/fs/cgroup`; kept by the kernel's controller `dmem` where it has one (6.14), else by
 //! the driver itself. Everything that a process has of the device counts, its contexts included, and managed memory not. The limit
-//! of a cgroup goes with it. Where nothing holds for a cgroup some drivers say that they do not support the question.
+//! of a cgroup goes with it. Who asks for that of a cgroup that has none of its own is told an ancestor's, or that the question is not
+//! supported. `dmem` takes no limit below what is held (page_counter_set_max of the kernel, EBUSY), and says nothing of it.
 //!
 //! The soft limit is for MPS servers, which end clients above it when others want memory: it stays 0 for all, so that nobody is
 //! within his own and has others ended.
@@ -13,11 +14,16 @@ use gpool_driver_abi::nvml::{
     NVML_DEVICE_MEMORY_LIMIT_MAX, NvmlDeviceGetMemoryLimitsV1, NvmlDeviceSetMemoryLimitsV1, nvmlDevice_t,
     nvmlGetMemoryLimits_v1_t, nvmlSetMemoryLimits_v1_t,
 };
+use gpool_protocol::is_limit_of;
 use libloading::Library;
 use nvml_wrapper::error::{NvmlError, nvml_try};
 use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+
+/// What is added to a limit that the driver has rounded down, at first, and how often that is doubled: to 128 MiB.
+const ROUNDED: u64 = 2 << 20;
+const ROUNDED_TRIES: u32 = 7;
 
 /// The two calls; nvml-wrapper knows none of them.
 pub(super) struct Calls {
@@ -25,6 +31,14 @@ pub(super) struct Calls {
     get: NvmlDeviceGetMemoryLimitsV1,
     // The functions are its.
     _library: Library,
+}
+
+/// What holds for a cgroup, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Limit {
+    soft: u64,
+    hard: u64,
+    used: u64,
 }
 
 impl Calls {
@@ -49,12 +63,15 @@ impl Calls {
     }
 
     /// What holds for a cgroup; none if nothing does.
-    fn get(&self, board: nvmlDevice_t, group: &CStr) -> Result<Option<u64>, NvmlError> {
+    fn get(&self, board: nvmlDevice_t, group: &CStr) -> Result<Option<Limit>, NvmlError> {
         let mut limits =
             nvmlGetMemoryLimits_v1_t { nameSpace: group.as_ptr(), softLimit: 0, hardLimit: 0, currentUsed: 0 };
         // SAFETY: as above.
         match nvml_try(unsafe { (self.get)(board, &mut limits) }.cast_unsigned()) {
-            Ok(()) => Ok(Some(limits.hardLimit).filter(|bytes| *bytes != NVML_DEVICE_MEMORY_LIMIT_MAX)),
+            Ok(()) => {
+                let found = Limit { soft: limits.softLimit, hard: limits.hardLimit, used: limits.currentUsed };
+                Ok(Some(found).filter(|found| found.hard != NVML_DEVICE_MEMORY_LIMIT_MAX))
+            }
             Err(NvmlError::NotSupported | NvmlError::NotFound) => Ok(None),
             Err(other) => Err(other),
         }
@@ -75,7 +92,7 @@ pub struct WantedLimit {
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FoundLimit {
-    /// What the driver keeps now, in bytes: what was wanted, or a little more where it rounds.
+    /// What the driver keeps now, in bytes: what was wanted, a little more where it rounds, or what is held where that is more.
     pub kept_bytes: Option<u64>,
     /// What it was before.
     pub before_bytes: Option<u64>,
@@ -88,16 +105,17 @@ pub enum LimitRefusal {
     #[error("the driver has no memory limits, which 615 and newer have")]
     NoFunction,
     /// The cgroup, or the board.
-    #[error("the driver does not support memory limits here: it wants version 2 of cgroups, and no MIG")]
+    #[error("the driver has no memory limits here: it wants version 2 of cgroups alone, and no MIG")]
     NotSupported,
     /// The kernel's controller is not there for this cgroup.
-    #[error(
-        "the cgroup has no dmem.max: a cgroup above it does not hand the controller down (+dmem in cgroup.subtree_control)"
-    )]
+    #[error("its cgroup has no dmem.max: one above it does not hand the controller down")]
     NoController,
     /// The cgroup has ended.
     #[error("the cgroup is not there any more")]
     Gone,
+    /// It has taken the limit, and says that there is none.
+    #[error("the driver takes the limit and keeps none")]
+    NotKept,
     /// Something else, in NVML's words.
     #[error("NVML refuses: {0}")]
     Other(String),
@@ -113,33 +131,55 @@ impl LimitRefusal {
             other => Self::Other(other.to_string()),
         }
     }
+
+    /// Whether all of the host, or the driver, is so, and not one container.
+    pub fn is_of_host(&self) -> bool {
+        matches!(self, Self::NoFunction | Self::NotSupported)
+    }
 }
 
 /// What two calls do with a cgroup of one board.
 trait Board {
     fn set(&self, hard_bytes: u64) -> Result<(), NvmlError>;
-    fn get(&self) -> Result<Option<u64>, NvmlError>;
+    fn get(&self) -> Result<Option<Limit>, NvmlError>;
 }
 
 /// Sees to it that a cgroup has its limit, and says what it has.
 fn keep(board: &impl Board, wanted: &WantedLimit) -> Result<FoundLimit, NvmlError> {
-    let before_bytes = board.get()?;
-    // What the driver has made of it is kept: it is not set anew each time.
-    if before_bytes == wanted.bytes || before_bytes.is_some() && before_bytes == wanted.known_bytes {
+    let before = board.get()?;
+    let before_bytes = before.map(|its| its.hard);
+    let Some(bytes) = wanted.bytes else {
+        match board.set(NVML_DEVICE_MEMORY_LIMIT_MAX) {
+            // What it was told is an ancestor's then.
+            Ok(()) | Err(NvmlError::NotFound | NvmlError::NotSupported) => {}
+            Err(other) => return Err(other),
+        }
+        return Ok(FoundLimit { kept_bytes: None, before_bytes });
+    };
+    // One that nobody here has set may be an ancestor's, however much it is.
+    let is_ours =
+        before.is_some_and(|its| its.soft == 0 && Some(its.hard) == wanted.known_bytes && is_limit_of(its.hard, bytes));
+    if is_ours {
         return Ok(FoundLimit { kept_bytes: before_bytes, before_bytes });
     }
-    let Some(bytes) = wanted.bytes else {
-        board.set(NVML_DEVICE_MEMORY_LIMIT_MAX)?;
-        return Ok(FoundLimit { kept_bytes: board.get()?, before_bytes });
-    };
     board.set(bytes)?;
-    let mut kept_bytes = board.get()?;
+    let mut kept = board.get()?;
     // A cap that the shims keep and the driver does not would be refused where `free` says that there is room.
-    if let Some(less) = kept_bytes.filter(|kept| *kept < bytes) {
-        board.set(bytes.saturating_add(bytes - less))?;
-        kept_bytes = board.get()?;
+    let mut more = ROUNDED;
+    for _ in 0..ROUNDED_TRIES {
+        if kept.is_none_or(|its| its.hard >= bytes) {
+            break;
+        }
+        board.set(bytes.saturating_add(more))?;
+        kept = board.get()?;
+        more *= 2;
     }
-    Ok(FoundLimit { kept_bytes, before_bytes })
+    if let Some(far) = kept.filter(|its| its.hard > bytes && !is_limit_of(its.hard, bytes)) {
+        // More is held than that: at least nothing is added.
+        board.set(far.used.max(bytes))?;
+        kept = board.get()?;
+    }
+    Ok(FoundLimit { kept_bytes: kept.map(|its| its.hard), before_bytes })
 }
 
 impl NvmlInventory {
@@ -174,7 +214,7 @@ impl Board for OnBoard<'_> {
         self.calls.set(self.handle, self.group, hard_bytes)
     }
 
-    fn get(&self) -> Result<Option<u64>, NvmlError> {
+    fn get(&self) -> Result<Option<Limit>, NvmlError> {
         self.calls.get(self.handle, self.group)
     }
 }
@@ -184,26 +224,44 @@ mod tests {
     use super::*;
     use std::cell::{Cell, RefCell};
 
-    /// A driver that keeps a limit in pieces of so much, rounded down or up.
+    const MIB: u64 = 1 << 20;
+
+    /// A driver that keeps a limit in pieces of so much, rounded down or up, and takes none below what is held.
     #[derive(Default)]
     struct Driver {
-        limit: Cell<Option<u64>>,
+        limit: Cell<Option<Limit>>,
         piece: u64,
         rounds_up: bool,
+        held: Cell<u64>,
         set: RefCell<Vec<u64>>,
+    }
+
+    impl Driver {
+        fn hard(&self) -> Option<u64> {
+            self.limit.get().map(|its| its.hard)
+        }
+
+        fn put(&self, soft: u64, hard: u64) {
+            self.limit.set(Some(Limit { soft, hard, used: 0 }));
+        }
     }
 
     impl Board for Driver {
         fn set(&self, hard_bytes: u64) -> Result<(), NvmlError> {
             self.set.borrow_mut().push(hard_bytes);
             let piece = self.piece.max(1);
-            let kept = if self.rounds_up { hard_bytes.div_ceil(piece) } else { hard_bytes / piece };
-            self.limit.set(Some(kept.saturating_mul(piece)).filter(|_| hard_bytes != NVML_DEVICE_MEMORY_LIMIT_MAX));
+            let pieces = if self.rounds_up { hard_bytes.div_ceil(piece) } else { hard_bytes / piece };
+            let hard = pieces.saturating_mul(piece);
+            if hard_bytes == NVML_DEVICE_MEMORY_LIMIT_MAX {
+                self.limit.set(None);
+            } else if hard >= self.held.get() {
+                self.put(0, hard);
+            }
             Ok(())
         }
 
-        fn get(&self) -> Result<Option<u64>, NvmlError> {
-            Ok(self.limit.get())
+        fn get(&self) -> Result<Option<Limit>, NvmlError> {
+            Ok(self.limit.get().map(|its| Limit { used: self.held.get(), ..its }))
         }
     }
 
@@ -218,25 +276,56 @@ mod tests {
         assert_eq!(first, FoundLimit { kept_bytes: Some(1000), before_bytes: None });
         let again = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
         assert_eq!((again.before_bytes, driver.set.borrow().len()), (Some(1000), 1));
-        driver.limit.set(Some(5000));
+        driver.put(0, 5000);
         let changed = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
         assert_eq!(changed, FoundLimit { kept_bytes: Some(1000), before_bytes: Some(5000) });
+        // Somebody who is within his soft limit would have others ended.
+        driver.put(1000, 1000);
+        keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
+        assert_eq!(driver.limit.get().map(|its| its.soft), Some(0));
         let lifted = keep(&driver, &wanted(None, None)).unwrap();
         assert_eq!(lifted, FoundLimit { kept_bytes: None, before_bytes: Some(1000) });
-        assert_eq!(driver.set.borrow()[2..], [NVML_DEVICE_MEMORY_LIMIT_MAX]);
-        assert!(keep(&driver, &wanted(None, None)).is_ok() && driver.set.borrow().len() == 3);
+        assert_eq!(driver.hard(), None);
+    }
+
+    #[test]
+    fn a_limit_that_nobody_here_has_set_is_not_taken_for_its_own() {
+        let driver = Driver::default();
+        // An ancestor's, of the same size.
+        driver.put(0, 1000);
+        keep(&driver, &wanted(Some(1000), None)).unwrap();
+        assert_eq!(*driver.set.borrow(), [1000]);
     }
 
     #[test]
     fn a_driver_that_rounds_keeps_no_less_than_the_cap_and_is_left_alone_then() {
-        for rounds_up in [false, true] {
-            let driver = Driver { piece: 64, rounds_up, ..Driver::default() };
-            let found = keep(&driver, &wanted(Some(1000), None)).unwrap();
-            assert_eq!(found.kept_bytes, Some(1024), "rounded up: {rounds_up}");
-            let sets = driver.set.borrow().len();
-            keep(&driver, &wanted(Some(1000), found.kept_bytes)).unwrap();
-            assert_eq!(driver.set.borrow().len(), sets);
+        for (rounds_up, piece) in [(true, 64 * MIB), (false, 4096), (false, 2 * MIB), (false, 64 * MIB)] {
+            for rest in [0, 1, 4095, MIB, 31 * MIB, 33 * MIB, 64 * MIB - 1] {
+                let cap = 3 * 1024 * MIB + rest;
+                let driver = Driver { piece, rounds_up, ..Driver::default() };
+                let found = keep(&driver, &wanted(Some(cap), None)).unwrap();
+                let kept = found.kept_bytes.unwrap();
+                assert!(is_limit_of(kept, cap), "of {cap} in pieces of {piece} it keeps {kept}");
+                let sets = driver.set.borrow().len();
+                keep(&driver, &wanted(Some(cap), found.kept_bytes)).unwrap();
+                assert_eq!(driver.set.borrow().len(), sets);
+            }
         }
+    }
+
+    #[test]
+    fn where_more_is_held_nothing_is_added_and_the_limit_follows() {
+        let driver = Driver::default();
+        driver.put(0, 4096 * MIB);
+        driver.held.set(3000 * MIB);
+        let found = keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
+        assert_eq!(found.kept_bytes, Some(3000 * MIB), "what is kept is told, not what was wanted");
+        driver.held.set(2000 * MIB);
+        let found = keep(&driver, &wanted(Some(1024 * MIB), found.kept_bytes)).unwrap();
+        assert_eq!(found.kept_bytes, Some(2000 * MIB));
+        driver.held.set(500 * MIB);
+        let found = keep(&driver, &wanted(Some(1024 * MIB), found.kept_bytes)).unwrap();
+        assert_eq!(found.kept_bytes, Some(1024 * MIB));
     }
 
     #[test]

@@ -159,7 +159,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let init_pid = request.message::<BindRequest>()?.init_pid;
             let bound = leases.bind(&lease_id, init_pid, peer.confined_to())?;
             // Its program begins when this is answered.
-            memory_limits::keep_of(leases, &bound.lease_id);
+            memory_limits::keep_of(leases, &bound.lease_id)?;
             value(bound)
         }
         ("POST", ["v1", "leases", id, "ended"]) => value(ended(peer, leases, id)?),
@@ -218,12 +218,20 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
     if let Some(uid) = peer.confined_to() {
         ordinary::check_change(&leases.configuration().policy, uid, &change)?;
     }
-    let changed = leases.update(&lease_id, &change, (peer.uid, peer.administers()))?;
+    let who = (peer.uid, peer.administers());
+    let before = leases.book().view_of(&lease_id)?.memory_cap_bytes;
+    let changed = leases.update(&lease_id, &change, who)?;
     if change.memory_bytes.is_none() {
         return Ok(changed);
     }
-    memory_limits::keep_of(leases, &changed.lease_id);
-    leases.book().view_of(&changed.lease_id.0)
+    if let Err(refusal) = memory_limits::keep_of(leases, &changed.lease_id) {
+        // What nobody keeps is no cap: it has the one before.
+        let back = LeaseUpdate { memory_bytes: Some(before), ..LeaseUpdate::default() };
+        leases.update(&lease_id, &back, who)?;
+        return Err(refusal);
+    }
+    // It may have ended by now.
+    Ok(leases.book().view_of(&changed.lease_id.0).unwrap_or(changed))
 }
 
 /// # Errors

@@ -205,22 +205,33 @@ fn growth(old: &Record, new: &Record) -> Part {
     part(new).minus(part(old))
 }
 
-/// Whether what is to change is there: of a share that the hardware keeps, the fraction.
+/// Whether what is to change is there: of time slices, the fraction that the hardware keeps and the cap that the driver does.
 fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBody> {
-    if !record.is_kept_by_hardware() || record.revocation.is_some() {
+    let (has_fraction, has_cap) = (record.is_kept_by_hardware(), record.caps_time_slices);
+    if !(has_fraction || has_cap) || record.revocation.is_some() {
         return check_has_share(record);
     }
-    let only_fraction = LeaseUpdate { fraction_permille: change.fraction_permille, ..LeaseUpdate::default() };
-    if *change == only_fraction {
+    let kept = LeaseUpdate {
+        fraction_permille: change.fraction_permille.filter(|_| has_fraction),
+        memory_bytes: change.memory_bytes.filter(|_| has_cap),
+        ..LeaseUpdate::default()
+    };
+    if *change == kept {
         return Ok(());
     }
+    let all: Vec<&str> = [(has_fraction, "the fraction"), (has_cap, "the memory")]
+        .iter()
+        .filter(|(has, _)| *has)
+        .map(|(_, name)| *name)
+        .collect();
+    let all = all.join(" and ");
     Err(ErrorBody::new(
         ErrorCode::RequestInvalid,
         format!(
-            "container {} was started with mode=timeslice, of which the fraction alone can be changed",
+            "container {} was started with mode=timeslice, of which {all} alone can be changed",
             record.container_id.short()
         ),
-        "change the fraction, or start it anew with mode=slice",
+        format!("change {all}, or start it anew with mode=slice"),
     ))
 }
 
@@ -314,7 +325,7 @@ fn difference(old: &Record, new: &Record) -> String {
 mod tests {
     use super::super::record::sample;
     use super::*;
-    use gpool_protocol::{Class, Priority};
+    use gpool_protocol::{Class, Mechanism, Priority};
 
     #[test]
     fn only_what_is_named_changes() {
@@ -330,6 +341,26 @@ mod tests {
         let priority = LeaseUpdate { priority: Some(Priority::Burst), ..LeaseUpdate::default() };
         assert_eq!(difference(&old, &changed(&old, &priority).unwrap()), "priority guaranteed to burst");
         assert!(difference(&old, &old).contains("as before"));
+    }
+
+    #[test]
+    fn of_time_slices_that_can_be_changed_which_the_hardware_and_the_driver_keep() {
+        let fraction = LeaseUpdate { fraction_permille: Some(400), ..LeaseUpdate::default() };
+        let memory = LeaseUpdate { memory_bytes: Some(5 << 30), ..LeaseUpdate::default() };
+        let both = LeaseUpdate { memory_bytes: Some(5 << 30), ..fraction.clone() };
+        let of = |fraction_permille, caps_time_slices| Record {
+            mechanism: Mechanism::TimeSlice,
+            fraction_permille,
+            caps_time_slices,
+            ..sample()
+        };
+        let may = |record: &Record| [&fraction, &memory, &both].map(|change| check_can_change(record, change).is_ok());
+        assert_eq!(may(&of(300, false)), [true, false, false]);
+        assert_eq!(may(&of(0, true)), [false, true, false]);
+        assert_eq!(may(&of(300, true)), [true, true, true]);
+        assert_eq!(may(&of(0, false)), [false; 3]);
+        let told = check_can_change(&of(300, true), &LeaseUpdate { class: Some(Class::Train), ..both }).unwrap_err();
+        assert!(told.message.contains("the fraction and the memory alone"), "{told}");
     }
 
     #[test]

@@ -33,7 +33,11 @@ pub fn described(record: &Record) -> String {
                 0 => String::new(),
                 permille => format!("{} of ", format_permille(permille.into())),
             };
-            return format!("{share}time slices of the driver on {}", its.join(", "));
+            let cap = match record.caps_time_slices {
+                true => format!(" and {}", format_bytes(record.memory_cap_bytes)),
+                false => String::new(),
+            };
+            return format!("{share}time slices of the driver on {}{cap}", its.join(", "));
         }
         Mechanism::Mig => {
             return format!("the MIG instance {} ({})", its.join(", "), record.mig_profile.as_deref().unwrap_or("?"));

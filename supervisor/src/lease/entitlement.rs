@@ -27,7 +27,7 @@ pub fn held_demand(record: &Record) -> Demand {
     let is_out = record.is_out();
     Demand {
         fraction_permille: if is_out { 0 } else { record.fraction_permille },
-        memory: MemoryDemand::Bytes(if is_out { 0 } else { record.memory_cap_bytes }),
+        memory: MemoryDemand::Bytes(record.promised_bytes()),
         priority: slice_priority(record.priority),
         gpus: 1,
         usage: use_of(record.mechanism),

@@ -223,6 +223,8 @@ impl Leases {
             paused: false,
             revocation: None,
             suspension: None,
+            caps_time_slices: mechanism == Mechanism::TimeSlice && served.request.memory.is_some(),
+            has_driver_limit: false,
             memory_cap_bytes: placed.memory_bytes,
             highest_cap_bytes: Some(placed.memory_bytes),
             run_seconds: run.seconds,

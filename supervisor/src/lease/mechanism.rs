@@ -5,6 +5,7 @@ use super::capacity::records_on;
 use super::grant::Leases;
 use super::suitable::suitable_for;
 use crate::device::{Gpu, Kind};
+use crate::memory_limits;
 use gpool_policy::admission::{GpuCapacity, Use};
 use gpool_policy::mechanism::{
     Ask, ComputeMode, Fact, Gpu as PlannedGpu, Host, Isolation as AskedIsolation, Mechanism as Chosen, MigInstance,
@@ -66,7 +67,11 @@ impl Leases {
             )),
             Mode::Exclusive => Ok(Mechanism::Exclusive),
             Mode::TimeSlice if self.configuration().policy.timeslice => {
-                self.check_time_slices(request).map(|()| Mechanism::TimeSlice)
+                self.check_time_slices(request)?;
+                if request.memory.is_some() {
+                    memory_limits::check_can_keep(self, asked.unenforced)?;
+                }
+                Ok(Mechanism::TimeSlice)
             }
             Mode::TimeSlice => Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowed,

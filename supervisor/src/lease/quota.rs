@@ -96,7 +96,7 @@ pub struct Counted<'a> {
     pub guaranteed_permille: u16,
     /// Whether one is.
     pub has_no_hours: bool,
-    /// Its memory cap on each.
+    /// Its memory cap on each, 0 if it has none.
     pub cap_bytes: u64,
     /// How many they are.
     pub gpus: usize,
@@ -108,18 +108,17 @@ pub struct Counted<'a> {
 
 impl Counted<'_> {
     /// An instance counts by its part of the board's compute slices, as in the ledger. Of whole GPUs and instances nobody else has
-    /// anything, whatever the priority, and in the driver's time slices there is no cap.
+    /// anything, whatever the priority.
     pub fn tally(&self) -> Tally {
         let (slices, of_slices) = ledger::parts(self.product, self.profile);
         let permille: u64 = match self.mechanism {
             Mechanism::Exclusive | Mechanism::Mig => 1000,
             Mechanism::Slice | Mechanism::Mps | Mechanism::TimeSlice => self.guaranteed_permille.into(),
         };
-        let cap_bytes = if self.mechanism == Mechanism::TimeSlice { 0 } else { self.cap_bytes };
         let gpus = self.gpus as u64;
         let amounts = Amounts {
             share_permille: permille * u64::from(slices) / u64::from(of_slices.max(1)) * gpus,
-            memory_bytes: cap_bytes.saturating_mul(gpus),
+            memory_bytes: self.cap_bytes.saturating_mul(gpus),
             leases: 1,
         };
         let holders = Holder::both(self.team, self.uid);
@@ -146,7 +145,7 @@ impl Tally {
             // A team without hours has not given back what its quota of GPUs allows it.
             guaranteed_permille: held_demand(&record.with_its_promise()).guaranteed_permille(),
             has_no_hours: record.is_beyond_budget(),
-            cap_bytes: record.memory_cap_bytes,
+            cap_bytes: record.cap_bytes(),
             gpus: record.gpus().len(),
             product: gpus.iter().find(|gpu| gpu.uuid == record.gpu_uuid).map_or("", |gpu| gpu.name.as_str()),
             profile: record.mig_profile.as_deref(),

@@ -181,6 +181,12 @@ pub struct Record {
     /// Its way to the host's memory and back, while it is suspended.
     #[serde(default)]
     pub suspension: Option<SuspensionRecord>,
+    /// Of one in time slices: whether it has a cap, which the driver alone keeps.
+    #[serde(default)]
+    pub caps_time_slices: bool,
+    /// Whether the driver was given its cap as the limit of its cgroup.
+    #[serde(default)]
+    pub has_driver_limit: bool,
     /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
     /// The highest cap that it has ever had. None from a supervisor that did not write it down.
@@ -248,21 +254,27 @@ impl Record {
         self.mechanism == Mechanism::TimeSlice && self.fraction_permille > 0
     }
 
+    /// Its memory cap on each GPU; 0 of one in time slices that has none.
+    pub fn cap_bytes(&self) -> u64 {
+        let has_cap = self.mechanism != Mechanism::TimeSlice || self.caps_time_slices;
+        if has_cap { self.memory_cap_bytes } else { 0 }
+    }
+
     /// What the driver is to let its processes have of each GPU, whatever they load; none of one that is not sold a part, or that is
     /// not confined: it could lift the limit itself.
     pub fn limit_bytes(&self) -> Option<u64> {
-        let is_sold_a_part = matches!(self.mechanism, Mechanism::Slice | Mechanism::Mps);
+        let is_sold_a_part = match self.mechanism {
+            Mechanism::Slice | Mechanism::Mps => true,
+            Mechanism::TimeSlice => self.caps_time_slices,
+            Mechanism::Exclusive | Mechanism::Mig => false,
+        };
         (is_sold_a_part && !self.unenforced).then_some(self.memory_cap_bytes)
     }
 
-    /// Memory of each GPU that nobody else is sold. Who is in the driver's time slices was promised none: what it holds
+    /// Memory of each GPU that nobody else is sold. Who is in the driver's time slices without a cap was promised none: what it holds
     /// counts as NVML shows it.
     pub fn promised_bytes(&self) -> u64 {
-        match self.mechanism {
-            _ if self.is_out() => 0,
-            Mechanism::Slice | Mechanism::Exclusive | Mechanism::Mig | Mechanism::Mps => self.memory_cap_bytes,
-            Mechanism::TimeSlice => 0,
-        }
+        if self.is_out() { 0 } else { self.cap_bytes() }
     }
 }
 
@@ -447,6 +459,17 @@ mod tests {
         record.standing = Some(StandingRecord { at_ns: 0, gpus: Vec::new(), counted: None, used_ns: Some(100) });
         assert_eq!((record.idleness(900, 0).idle_ns(900), record.idleness(900, 300).idle_ns(900)), (800, 500));
         assert_eq!(record.idleness(900, u64::MAX).idle_ns(900), 0);
+    }
+
+    #[test]
+    fn a_cap_in_time_slices_is_one_where_it_was_asked_for() {
+        let uncapped = Record { mechanism: Mechanism::TimeSlice, ..sample() };
+        assert_eq!((uncapped.cap_bytes(), uncapped.promised_bytes(), uncapped.limit_bytes()), (0, 0, None));
+        let capped = Record { caps_time_slices: true, ..uncapped };
+        let cap_bytes = capped.memory_cap_bytes;
+        assert_eq!((capped.promised_bytes(), capped.limit_bytes()), (cap_bytes, Some(cap_bytes)));
+        assert_eq!(Record { unenforced: true, ..capped }.limit_bytes(), None, "it could lift the limit itself");
+        assert_eq!(Record { mechanism: Mechanism::Exclusive, ..sample() }.limit_bytes(), None);
     }
 
     #[test]

@@ -121,7 +121,10 @@ pub fn tally_of(
         mechanism: served.mechanism,
         guaranteed_permille: counted.guaranteed_permille(),
         has_no_hours,
-        cap_bytes: placed.memory_bytes,
+        cap_bytes: match (served.mechanism, asked.request.memory) {
+            (Mechanism::TimeSlice, None) => 0,
+            _ => placed.memory_bytes,
+        },
         gpus: placed.indices.len(),
         product: first.map_or("", |gpu| gpu.name.as_str()),
         profile: first.and_then(|gpu| Some(gpu.instance()?.profile.as_str())),

@@ -14,7 +14,7 @@ use gpool_cli::table::LeaseRow;
 use gpool_protocol::{EventKind, GpuView, MemoryLimitsState};
 use gpool_simulated_hardware::{DriverVersion, Layout};
 use serde_json::Value;
-use std::process::Command;
+use std::process::{Command, Output};
 use std::time::Duration;
 
 /// One that keeps limits, and one that is too old for them.
@@ -49,7 +49,9 @@ fn all(host: &mut Host) -> Result<()> {
     follows_the_cap(host)?;
     outlives_the_supervisor(host)?;
     is_put_right(host)?;
-    may_be_left_out(host)
+    may_be_left_out(host)?;
+    host.engine.remove_all_containers()?;
+    in_time_slices(host)
 }
 
 fn start(host: &mut Host, version: &str) -> Result<()> {
@@ -123,9 +125,18 @@ fn follows_the_cap(host: &Host) -> Result<()> {
     take_past(host, &past, 100_000)?;
     wait_for("its new cap to be full", || Ok(held(host, &past)? > 3 * GIB - CONTEXT))?;
     update("1GiB")?;
-    ensure(driver_says(&past, host, None)? == GIB, || "the limit is not the lower cap".to_owned())?;
+    let full = held(host, &past)?;
     let lease = host.lease_of(&past)?;
-    ensure(lease.gpus[0].memory_limit_bytes == Some(GIB), || format!("it is shown as {lease:?}"))?;
+    // No driver takes a limit below what is held: it is what is held then, so that nothing is added.
+    let is_shown = lease.gpus[0].memory_limit_bytes == Some(full) && LeaseRow::from(&lease).cap_kept_by == "shims";
+    ensure(driver_says(&past, host, None)? == full && is_shown, || {
+        format!("full with {full} it is shown as {lease:?}")
+    })?;
+    host.engine.docker_text(&["exec", &past.id, "killall", "-9", "gpool-tenant"])?;
+    wait_for("it to be empty", || Ok(held(host, &past)? == 0))?;
+    // Else it is looked at every ten seconds.
+    reload_with(host, CONFIGURATION)?;
+    wait_for("the limit to be the lower cap", || Ok(driver_says(&past, host, None)? == GIB))?;
     update("3GiB").map(drop)
 }
 
@@ -145,7 +156,6 @@ fn outlives_the_supervisor(host: &mut Host) -> Result<()> {
 fn is_put_right(host: &Host) -> Result<()> {
     let past = Container::inspect(&host.engine, "past")?;
     driver_says(&past, host, Some(u64::MAX))?;
-    // Else it is looked at every ten seconds.
     reload_with(host, CONFIGURATION)?;
     wait_for("the limit to be set again", || Ok(driver_says(&past, host, None)? == 3 * GIB))?;
     let events = host.events_of(EventKind::MemoryLimit)?;
@@ -163,6 +173,49 @@ fn may_be_left_out(host: &Host) -> Result<()> {
     })?;
     reload_with(host, CONFIGURATION)?;
     wait_for("it to be back", || Ok(driver_says(&past, host, None)? == 3 * GIB))
+}
+
+/// Where there is no shim the driver alone keeps a cap: two that take all that they get, by the driver's own library.
+fn in_time_slices(host: &Host) -> Result<()> {
+    let timeslice = format!("{CONFIGURATION}[policy]\ntimeslice = true\n");
+    let allowed = "[policy.env]\nallow = [\"fraction\", \"memory\", \"mode\"]\n";
+    reload_with(host, &format!("{timeslice}{allowed}[driver]\nmemory_limits = false\n"))?;
+    let refused = in_slices(host, "refused", "4GiB")?;
+    let told = text(&refused.stderr);
+    ensure(!refused.status.success() && told.contains("memory_limits in config.toml is false"), || told.clone())?;
+    reload_with(host, &format!("{timeslice}{allowed}"))?;
+    for (name, memory) in [("four", "4GiB"), ("half", "50%")] {
+        let output = in_slices(host, name, memory)?;
+        ensure(output.status.success(), || format!("docker run {name}: {}", text(&output.stderr)))?;
+    }
+    for name in ["four", "half"] {
+        let container = Container::inspect(&host.engine, name)?;
+        let lease = host.lease_of(&container)?;
+        let cap = lease.memory_cap_bytes;
+        ensure(
+            lease.gpus[0].memory_limit_bytes == Some(cap) && LeaseRow::from(&lease).cap_kept_by == "driver",
+            || format!("{name} is shown as {lease:?}"),
+        )?;
+        let report = report_of(host, &container)?;
+        let is_all = report.cuda_total_bytes == cap && report.allocated_bytes + 2 * CONTEXT > cap;
+        ensure(is_all && peak(host, &container)? <= cap, || format!("{name} has {report:?} of {cap}"))?;
+    }
+    // 24 GiB, of which 4 and 12 are promised.
+    let refused = in_slices(host, "too-much", "9GiB")?;
+    let told = text(&refused.stderr);
+    ensure(!refused.status.success() && told.contains("has 8GiB free of the 9GiB needed"), || told.clone())?;
+    let four = Container::inspect(&host.engine, "four")?;
+    succeeded("gpool update", host.gpool(&["update", &four.id, "--memory", "6GiB"])?)?;
+    ensure(driver_says(&four, host, None)? == 6 * GIB, || "the limit is not the new cap".to_owned())?;
+    let said = text(&host.gpool(&["update", &four.id, "--fraction", "0.5"])?.stderr);
+    ensure(said.contains("the memory alone can be changed"), || said.clone())
+}
+
+/// A tenant in time slices that takes all that it gets.
+fn in_slices(host: &Host, name: &str, memory: &str) -> Result<Output> {
+    let command = Tenant::greedy(500).command();
+    let command: Vec<&str> = command.iter().map(String::as_str).collect();
+    host.try_run_container(name, &[("GPOOL_MODE", "timeslice"), ("GPOOL_MEMORY", memory)], &[], &command)
 }
 
 /// A container whose first program does nothing.
