@@ -147,8 +147,12 @@ pub struct Slot {
     /// The [`Piece`](crate::Piece)s that the process holds, one bit each. They are in no other account of it.
     pub pieces: [AtomicU64; PIECE_WORDS],
     /// The most that the lease was within its cap with on any of its GPUs when this process asked for memory, contexts
-    /// included. A shim that does not say it leaves zero. What follows in the slot is reserved and zero.
+    /// included. A shim that does not say it leaves zero.
     pub peak_bytes: AtomicU64,
+    /// Calls ever begun that change what is held, raised before `changing`: the same account in two looks is one that stood
+    /// still in between only if this is the same, too. A shim that does not say it leaves zero. What follows in the slot is
+    /// reserved and zero.
+    pub changes: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -186,6 +190,7 @@ const _: () = {
     assert!(offset_of!(Slot, changing) == 1948);
     assert!(offset_of!(Slot, pieces) == 1952);
     assert!(offset_of!(Slot, peak_bytes) == 1976);
+    assert!(offset_of!(Slot, changes) == 1984);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -298,6 +303,11 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::peak_bytes`].
     pub fn peak_bytes(&self) -> u64 {
         self.u64_at(1976)
+    }
+
+    /// See [`Slot::changes`].
+    pub fn changes(&self) -> u64 {
+        self.u64_at(1984)
     }
 
     /// Whether the process claims to hold nothing of any GPU, by itself or with others, and to be changing nothing of that.

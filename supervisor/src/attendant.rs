@@ -12,7 +12,7 @@ use crate::procfs::ProcessName;
 use crate::region::Report;
 use crate::revocation;
 use acceptance::{Unwatched, look, write_down};
-use gpool_protocol::{EventKind, LeaseId, LeaseState};
+use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
 use gpool_shared_region::SlotSnapshot;
 use queue::{Queue, Registration};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -284,8 +284,19 @@ fn take_out(
 fn bury(leases: &Leases, lease: &mut Lease) -> bool {
     let gpus: Vec<usize> = lease.gpus().collect();
     let region = &lease.region;
+    // One that nobody has found out may live, and have closed what its lock was on.
+    let registered: BTreeSet<HostPid> = lease.processes.values().map(|process| process.watched.name.pid).collect();
+    let is_inside = |pid| {
+        let its = lease.record.cgroup.as_deref();
+        its.zip(cgroup::path_of(pid)).is_none_or(|(its, path)| cgroup::is_at_or_below(its, &path))
+    };
+    let may_be = |pid| !registered.contains(&pid) && is_inside(pid);
+    let has_let_go = |gpu: usize, dead: &Dead| match dead.name {
+        Some(name) => leases.occupants.has_let_go(gpu, name, dead.died),
+        None => leases.occupants.has_let_go_of_unnamed(gpu, dead.died, may_be),
+    };
     lease.dead.retain(|slot, dead| {
-        let is_gone = gpus.iter().all(|gpu| leases.occupants.has_let_go(*gpu, dead.name, dead.died));
+        let is_gone = gpus.iter().all(|gpu| has_let_go(*gpu, dead));
         if is_gone {
             region.clear_slot(*slot);
         }

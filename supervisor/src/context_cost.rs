@@ -31,6 +31,9 @@ pub struct Claim {
     pub is_inexact: bool,
     /// It is just changing what it holds.
     pub is_changing: bool,
+    /// How often it has begun to. Without it a claim that was another one in between looks as one that stood still. 0 where the
+    /// shim does not say.
+    pub changes: u64,
 }
 
 /// The claims of all processes. A pid alone may be another's at the second look.
@@ -151,7 +154,8 @@ impl ContextCosts {
 /// What the context of a process costs that claimed this before and after it was seen to use `used_bytes`, if that
 /// tells: it has one context, and its claim is exact but for images, of which all or nothing may be allocated yet.
 fn context_cost(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64) -> Option<ContextCost> {
-    let stands = |claim: &&Claim| before == Some(claim) && !claim.is_changing && !claim.is_inexact;
+    let is_told = |claim: &Claim| claim.changes > 0 && !claim.is_changing && !claim.is_inexact;
+    let stands = |claim: &&Claim| before == Some(claim) && is_told(claim);
     let claim = after.filter(stands).filter(|claim| claim.holding.contexts == 1)?;
     // Images are a part of what is allocated; who claims more of them than that claims nonsense.
     let exact_bytes = claim.holding.allocated_bytes.checked_sub(claim.image_bytes)?;
@@ -173,6 +177,7 @@ mod tests {
             image_bytes: 0,
             is_inexact,
             is_changing: false,
+            changes: 3,
         };
         let cost = |before: Claim, after: Claim| context_cost(Some(&before), Some(&after), 1 << 30);
         let (held, context) = (768 * MIB, 256 * MIB);
@@ -183,6 +188,14 @@ mod tests {
         let changing = Claim { is_changing: true, ..claim(held, 1, false) };
         assert_eq!(cost(changing, changing), None);
         assert_eq!(cost(claim(held, 2, false), claim(held, 2, false)), None);
+        let again = Claim { changes: 5, ..claim(held, 1, false) };
+        assert_eq!(
+            cost(claim(held, 1, false), again),
+            None,
+            "it was another one in between, as one that is freed and allocated"
+        );
+        let untold = Claim { changes: 0, ..claim(held, 1, false) };
+        assert_eq!(cost(untold, untold), None, "a shim that does not say whether it was");
         assert_eq!(cost(claim(0, 1, false), claim(held, 1, false)), None, "it changed meanwhile");
         assert_eq!(cost(claim(1 << 30, 1, false), claim(1 << 30, 1, false)), None, "no context is that small");
         assert_eq!(cost(claim(2 << 30, 1, false), claim(2 << 30, 1, false)), None);

@@ -101,16 +101,22 @@ impl Occupants {
     }
 
     /// Whether GPU `gpu` has back what the process held that was seen dead at `died`. A process that has come to the same
-    /// pid since is another one. Of a process of which no name is known it has as soon as none is listed that has ended.
-    pub fn has_let_go(&self, gpu: usize, process: Option<ProcessName>, died: Instant) -> bool {
+    /// pid since is another one.
+    pub fn has_let_go(&self, gpu: usize, process: ProcessName, died: Instant) -> bool {
+        self.lists_none(gpu, died, |pid, start_ticks| pid == process.pid && procfs::is_same(&process, start_ticks))
+    }
+
+    /// The same of a process of which no name is known: it has as soon as none is listed that has ended, or is at its end,
+    /// which takes as long as the driver has to do and in which no lock is held any more, nor one that `may_be` it.
+    pub fn has_let_go_of_unnamed(&self, gpu: usize, died: Instant, may_be: impl Fn(HostPid) -> bool) -> bool {
+        self.lists_none(gpu, died, |pid, start_ticks| !procfs::goes_on(pid, start_ticks) || may_be(pid))
+    }
+
+    /// Whether GPU `gpu`, asked after `died`, lists none of these. Without an answer that counts as so after a while.
+    fn lists_none(&self, gpu: usize, died: Instant, is_it: impl Fn(HostPid, Option<u64>) -> bool) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         match state.gpus.get(gpu).and_then(Option::as_ref) {
-            Some(look) if look.since > died => !match process {
-                Some(process) => {
-                    look.listed.get(&process.pid).is_some_and(|start_ticks| procfs::is_same(&process, *start_ticks))
-                }
-                None => look.listed.values().any(Option::is_none),
-            },
+            Some(look) if look.since > died => !look.listed.iter().any(|(pid, start_ticks)| is_it(*pid, *start_ticks)),
             _ => died.elapsed() > PATIENCE,
         }
     }
@@ -204,22 +210,45 @@ mod tests {
         let before = Instant::now();
         occupants.note(0, before, BTreeMap::new());
         let died = Instant::now() + Duration::from_nanos(1);
-        assert!(!occupants.has_let_go(0, Some(process), died), "the look is older than the death");
+        assert!(!occupants.has_let_go(0, process, died), "the look is older than the death");
         for start_ticks in [None, Some(100)] {
             occupants.note(0, died + Duration::from_millis(1), listed(7, start_ticks));
-            assert!(!occupants.has_let_go(0, Some(process), died), "it still holds something");
-            assert_eq!(occupants.has_let_go(0, None, died), start_ticks.is_some(), "it may be the one that has ended");
+            assert!(!occupants.has_let_go(0, process, died), "it still holds something");
         }
         assert!(occupants.listed(&process) && !occupants.listed(&ProcessName { pid: HostPid(8), ..process }));
         occupants.note(0, died + Duration::from_millis(2), listed(7, Some(101)));
         assert!(!occupants.listed(&process));
-        assert!(occupants.has_let_go(0, Some(process), died), "another process that has its pid");
+        assert!(occupants.has_let_go(0, process, died), "another process that has its pid");
         occupants.note(0, died + Duration::from_millis(3), listed(8, None));
-        assert!(occupants.has_let_go(0, Some(process), died));
-        assert!(!occupants.has_let_go(1, Some(process), died), "another GPU");
+        assert!(occupants.has_let_go(0, process, died));
+        assert!(!occupants.has_let_go(1, process, died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
         occupants.forget(0);
         assert_eq!(occupants.living(0, |_| true), 0, "it was another instance's place");
+    }
+
+    #[test]
+    fn one_without_a_name_counts_as_long_as_any_is_listed_that_may_be_it() {
+        let occupants = Occupants::new(1);
+        let has_let_go = |pid: u32, start_ticks, may_be: bool| {
+            let died = Instant::now();
+            occupants.note(0, died + Duration::from_nanos(1), BTreeMap::from([(HostPid(pid), start_ticks)]));
+            occupants.has_let_go_of_unnamed(0, died, |_| may_be)
+        };
+        let me = std::process::id();
+        let mine = procfs::start_ticks(HostPid(me));
+        assert!(has_let_go(me, mine, false), "one that goes on, and is another");
+        assert!(!has_let_go(me, mine, true) && !has_let_go(me, None, false));
+        assert!(!has_let_go(me, mine.map(|ticks| ticks + 1), false), "it has ended since it was listed");
+        // One that has ended and that nobody has waited for has its pid still.
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let ticks = procfs::start_ticks(HostPid(child.id()));
+        while procfs::is_alive(HostPid(child.id())) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!has_let_go(child.id(), ticks, false));
+        child.wait().unwrap();
+        assert!(!has_let_go(child.id(), ticks, false));
     }
 
     #[test]

@@ -125,6 +125,10 @@ const ENDED: i32 = -1;
 const STATE_FIELD: usize = 3;
 /// Field of /proc/PID/stat that has the parent's pid.
 const PARENT_FIELD: usize = 4;
+/// Field of /proc/PID/stat that has the flags of the process's first task.
+const FLAGS_FIELD: usize = 9;
+/// Of these, that it is at its end: it has let go of its locks, or is about to (PF_EXITING of include/linux/sched.h).
+const EXITING: u32 = 0x4;
 /// Field of /proc/PID/stat that has the start time in clock ticks since boot.
 const START_FIELD: usize = 22;
 /// Field of /proc/PID/stat that has the address at which the program's stack begins.
@@ -177,6 +181,13 @@ pub fn is_dead(name: &ProcessName) -> bool {
 /// Whether a process that has not ended has `pid` now; one that its parent has not waited for has.
 pub fn is_alive(pid: HostPid) -> bool {
     stat_field(pid, STATE_FIELD).is_ok_and(|state: String| !matches!(state.as_str(), "Z" | "X"))
+}
+
+/// Whether the process that had `pid` and was started at `start_ticks` is still there, and is not at its end: its end takes
+/// as long as what it has opened does to be closed, and it has its pid meanwhile, but no record lock.
+pub fn goes_on(pid: HostPid, start_ticks: Option<u64>) -> bool {
+    let is_at_its_end = stat_field(pid, FLAGS_FIELD).is_ok_and(|flags: u32| flags & EXITING != 0);
+    start_ticks.is_some() && !is_at_its_end && self::start_ticks(pid) == start_ticks
 }
 
 /// When the process that has `pid` now was started, in clock ticks since boot; none if there is none.

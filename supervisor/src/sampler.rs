@@ -154,7 +154,8 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
                 let holding = Holding::of(&claimed, &report.pieces(), place, lease.accounts.len());
                 let (image_bytes, is_changing) = (claimed.image_bytes(), claimed.changing() != 0);
                 let is_inexact = claimed.is_inexact();
-                let claim = Claim { holding, image_bytes, is_inexact, is_changing };
+                let changes = claimed.changes();
+                let claim = Claim { holding, image_bytes, is_inexact, is_changing, changes };
                 claims.insert(process.watched.name, claim);
             }
         }

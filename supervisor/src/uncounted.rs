@@ -12,7 +12,42 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
 /// What each process of a lease holds of one GPU beyond its account, as far as it does.
-pub type Uncounted = BTreeMap<ProcessName, u64>;
+#[derive(Debug, Default)]
+pub struct Uncounted {
+    by_process: BTreeMap<ProcessName, u64>,
+    /// What an earlier life of the supervisor had seen of all together.
+    earlier_bytes: u64,
+    /// Of whom it had seen that, and whether this one has said of them what they hold.
+    earlier: BTreeMap<ProcessName, bool>,
+}
+
+impl Uncounted {
+    /// Goes on from what an earlier life of the supervisor had seen of these: until each of them has been seen again, which a
+    /// busy one may not be for long, or has gone, they count as holding that together.
+    pub fn going_on(earlier_bytes: u64, processes: impl Iterator<Item = ProcessName>) -> Self {
+        Self { by_process: BTreeMap::new(), earlier_bytes, earlier: processes.map(|name| (name, false)).collect() }
+    }
+
+    /// All others have gone.
+    fn keep(&mut self, known: &BTreeSet<ProcessName>) {
+        self.by_process.retain(|name, _| known.contains(name));
+        self.earlier.retain(|name, _| known.contains(name));
+    }
+
+    fn see(&mut self, name: ProcessName, bytes: u64) {
+        self.by_process.insert(name, bytes);
+        self.earlier.entry(name).and_modify(|is_seen| *is_seen = true);
+    }
+
+    fn bytes(&self) -> u64 {
+        let sum = |of_earlier: bool| {
+            let its = self.by_process.iter().filter(|(name, _)| self.earlier.contains_key(name) == of_earlier);
+            its.fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes))
+        };
+        let least = if self.earlier.values().all(|is_seen| *is_seen) { 0 } else { self.earlier_bytes };
+        sum(true).max(least).saturating_add(sum(false))
+    }
+}
 
 /// Compares the claims that were there before and after NVML was asked with its answer, and says in each control page what
 /// is held beside them.
@@ -27,15 +62,14 @@ pub fn note(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupa
         let known: BTreeSet<ProcessName> =
             lease.dead.values().filter_map(|dead| dead.name).chain(alive.iter().copied()).collect();
         let uncounted = &mut lease.uncounted[place];
-        uncounted.retain(|name, _| known.contains(name));
+        uncounted.keep(&known);
         for name in alive {
             let used_bytes = occupancy.bytes_of(name.pid).unwrap_or(0);
             if let Some(bytes) = beyond(before.get(&name), after.get(&name), used_bytes, context_bytes) {
-                uncounted.insert(name, bytes);
+                uncounted.see(name, bytes);
             }
         }
-        let sum = uncounted.values().fold(0, |sum: u64, bytes| sum.saturating_add(*bytes));
-        control.uncounted_bytes[place].store(sum, Ordering::Relaxed);
+        control.uncounted_bytes[place].store(uncounted.bytes(), Ordering::Relaxed);
     }
 }
 
@@ -53,12 +87,31 @@ mod tests {
     use gpool_protocol::HostPid;
 
     #[test]
+    fn what_an_earlier_supervisor_had_seen_counts_until_all_of_whom_it_was_have_been_seen_again_or_have_gone() {
+        let [one, two, new] = [1, 2, 3].map(|pid| ProcessName { pid: HostPid(pid), start_ticks: 7 });
+        let mut uncounted = Uncounted::going_on(1000, [one, two].into_iter());
+        uncounted.see(new, 5);
+        assert_eq!(uncounted.bytes(), 1005);
+        uncounted.see(one, 300);
+        assert_eq!(uncounted.bytes(), 1005, "the other one has not been seen yet");
+        uncounted.see(two, 600);
+        assert_eq!(uncounted.bytes(), 905);
+        let mut uncounted = Uncounted::going_on(1000, [one, two].into_iter());
+        uncounted.see(one, 300);
+        uncounted.keep(&BTreeSet::from([one]));
+        assert_eq!(uncounted.bytes(), 300, "the other one has gone");
+        uncounted.keep(&BTreeSet::new());
+        assert_eq!((uncounted.bytes(), Uncounted::default().bytes()), (0, 0));
+    }
+
+    #[test]
     fn what_is_beyond_a_claim_that_stands_still_is_uncounted() {
         let claim = |allocated_bytes| Claim {
             holding: Holding { allocated_bytes, contexts: 2 },
             image_bytes: 0,
             is_inexact: true,
             is_changing: false,
+            changes: 3,
         };
         let of = |before: Claim, after: Claim| beyond(Some(&before), Some(&after), 1000, 100);
         assert_eq!(of(claim(500), claim(500)), Some(300), "a process with an inexact account as any other");
@@ -66,6 +119,7 @@ mod tests {
         assert_eq!(of(claim(500), claim(600)), None);
         let changing = Claim { is_changing: true, ..claim(500) };
         assert_eq!(of(changing, changing), None);
+        assert_eq!(of(claim(500), Claim { changes: 4, ..claim(500) }), None, "it was another one in between");
         assert_eq!(beyond(None, Some(&claim(500)), 1000, 100), None, "it has just come");
         let name = |start_ticks| ProcessName { pid: HostPid(7), start_ticks };
         let (before, after) = (Claims::from([(name(1), claim(500))]), Claims::from([(name(2), claim(500))]));

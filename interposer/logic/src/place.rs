@@ -41,7 +41,10 @@ impl Place {
     /// Says until the answer is dropped that account and device may differ.
     #[inline(never)]
     pub fn change(&self) -> Change {
-        let changing = &self.slot().changing;
+        let slot = self.slot();
+        // First: who finds nothing under way and this as it was before knows that nothing was in between.
+        slot.changes.fetch_add(1, Ordering::AcqRel);
+        let changing = &slot.changing;
         changing.fetch_add(1, Ordering::AcqRel);
         Change(changing)
     }

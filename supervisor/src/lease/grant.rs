@@ -44,6 +44,7 @@ use crate::silence::Silence;
 use crate::sites::Sites;
 use crate::suspension::SuspensionNotes;
 use crate::time_slices::Verdicts;
+use crate::uncounted::Uncounted;
 use crate::watchdog::Progress;
 use crate::watchers::Watchers;
 use crate::xids::Xids;
@@ -370,7 +371,7 @@ impl Leases {
             revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
             state,
             tenant,
-            uncounted: vec![BTreeMap::new(); accounts.len()],
+            uncounted: accounts.iter().map(|_| Uncounted::default()).collect(),
             accounts,
             meter: Meter::begin(now_ns, is_taken_over),
             region,

@@ -17,6 +17,7 @@ use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::service_manager;
+use crate::uncounted::Uncounted;
 use gpool_protocol::{EventKind, GpuUuid, LeaseId, LeaseState, SuspensionStage};
 use gpool_shared_region::{CONTROL_FILE, SLOTS};
 use std::collections::BTreeMap;
@@ -228,6 +229,10 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
         service_manager::keep(&id, init.pidfd.as_fd());
     }
     lease.count_on(counted);
+    for (place, uncounted) in lease.uncounted.iter_mut().enumerate() {
+        let seen_bytes = region.control().uncounted_bytes[place].load(Ordering::Relaxed);
+        *uncounted = Uncounted::going_on(seen_bytes, known.iter().map(|(known, _)| known.process));
+    }
     lease.idleness = lease.record.idleness(clock::now_ns(), away_ns);
     let now = Instant::now();
     for (known, watched) in known {

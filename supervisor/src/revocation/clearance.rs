@@ -30,7 +30,7 @@ impl Clearance {
     /// they count as gone after a while, as all that have ended do.
     pub fn is_over(&self, occupants: &Occupants, mut gpus: impl Iterator<Item = usize>) -> bool {
         let Some(since) = self.since else { return false };
-        let has_back = |gpu| self.users.iter().all(|user| occupants.has_let_go(gpu, Some(*user), since));
+        let has_back = |gpu| self.users.iter().all(|user| occupants.has_let_go(gpu, *user, since));
         gpus.all(|gpu| occupants.has_told(gpu, since) && has_back(gpu))
     }
 }

@@ -1,5 +1,5 @@
-//! Processes of one container, eight at a time, that take memory by every allocator and share it, each killed with SIGKILL
-//! at a random moment: never a byte above the cap by the hardware's meter, nothing lost at the end.
+//! Processes of one container, eight at a time, that take memory by every allocator, give it back and take it again, and share it, each
+//! killed with SIGKILL at a random moment: never a byte above the cap by the hardware's meter, nothing lost at the end.
 
 use super::finish;
 use crate::failure::{Result, ensure};

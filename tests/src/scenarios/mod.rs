@@ -1,5 +1,6 @@
 //! The integration scenarios. Each starts what it needs and must leave nothing.
 
+mod accounts_hold;
 mod audit;
 mod bare_machine;
 mod baseline;

@@ -110,6 +110,20 @@ impl<'a> Context<'a> {
         address
     }
 
+    /// The same, if there is room.
+    pub(super) fn try_to_allocate(&self, bytes: usize) -> Option<u64> {
+        let mut address = 0;
+        // SAFETY: the result goes to a live local.
+        let code = unsafe { (self.driver.allocate)(&mut address, bytes) };
+        (code == 0).then_some(address)
+    }
+
+    /// Gives a piece back.
+    pub(super) fn free(&self, address: u64) {
+        // SAFETY: it is one that was allocated, and nobody uses it.
+        check("cuMemFree", unsafe { (self.driver.free)(address) });
+    }
+
     /// Asks until all work on the default stream of the current context has ended.
     pub(super) fn query_until_ended(&self) {
         // SAFETY: the default stream's handle.

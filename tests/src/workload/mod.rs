@@ -10,6 +10,7 @@
 mod allocator;
 mod arrivals;
 mod beside;
+mod churn;
 mod context;
 mod driver;
 mod graphs;

@@ -81,6 +81,12 @@ pub(super) struct Options {
     /// How much.
     #[arg(long, value_name = "MIB")]
     pub(super) beside_mib: Option<usize>,
+    /// Only allocate and free --chunk-mib again and again, in --threads threads, with such a pause behind each.
+    #[arg(long, value_name = "US")]
+    pub(super) churn: Option<u64>,
+    /// Have a file of so much memory of the host, which takes a while to be closed at the end, as a driver's do.
+    #[arg(long, value_name = "MIB")]
+    pub(super) slow_end_mib: Option<u64>,
     /// Only make one piece of memory (--chunk-mib) that another process opens, start that one, and stay.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(super) share: Option<Way>,

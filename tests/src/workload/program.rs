@@ -7,11 +7,15 @@ use super::latency::summary;
 use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
-use super::{beside, check, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts, storm};
+use super::{
+    beside, check, churn, fail, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts, storm,
+};
 use clap::Parser;
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
 use serde_json::json;
 use std::ffi::c_int;
 use std::fs::File;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
@@ -47,6 +51,7 @@ pub fn run() -> ExitCode {
         storm::rage(kills, options.seed);
         return ExitCode::SUCCESS;
     }
+    let _slow = options.slow_end_mib.map(slow_to_close);
     let driver = Driver::load();
     let contexts = contexts(&options, &driver);
     if let Some(way) = options.share {
@@ -77,6 +82,9 @@ pub fn run() -> ExitCode {
     if let (Some(library), Some(mib)) = (&options.beside, options.beside_mib) {
         beside::take(&driver, library, mib << 20);
     }
+    if let Some(pause_us) = options.churn {
+        churn::churn(&options, &contexts[0], pause_us);
+    }
     let shared = Shared::default();
     let mut latencies_us = std::thread::scope(|scope| {
         let places = contexts.iter().flat_map(|context| (0..options.threads).map(move |_| context));
@@ -104,6 +112,13 @@ pub fn run() -> ExitCode {
         say(&json!({"event": "requests", "latency": summary(&latencies_us)}));
     }
     ExitCode::SUCCESS
+}
+
+/// A file that nobody else has, whose pages are freed when it is closed.
+fn slow_to_close(mib: u64) -> OwnedFd {
+    let made = memfd_create("slow", MemfdFlags::CLOEXEC)
+        .and_then(|file| fallocate(&file, FallocateFlags::empty(), 0, mib << 20).map(|()| file));
+    made.unwrap_or_else(|error| fail("--slow-end-mib", error.raw_os_error()))
 }
 
 /// The contexts to work in, those of one GPU after those of the other.

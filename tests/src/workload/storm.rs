@@ -14,6 +14,8 @@ use std::time::Duration;
 const AT_A_TIME: u64 = 8;
 /// A process is killed before it has lived this long: some before their first call, most in the middle of their work.
 const LIFE_MS: u64 = 250;
+/// So many beside those of each kind give back what they take.
+const CHURNING: usize = 6;
 /// What a killed one has opened for another lives on for up to this long.
 const AFTERLIFE_MS: u64 = 40;
 
@@ -46,14 +48,18 @@ fn kill_one(random: &mut Random) {
     unsafe { libc::kill(-(child.id() as libc::pid_t), libc::SIGKILL) };
 }
 
-/// One that allocates by some allocator, or one of two that share, in a process group of its own.
+/// One that allocates by some allocator, one that gives back what it takes and takes it again, or one of two that share, in a process
+/// group of its own.
 fn start(random: &mut Random) -> Option<Child> {
     let (allocators, ways) = (Allocator::value_variants(), Way::value_variants());
-    let choice = random.below((allocators.len() + ways.len()) as u64) as usize;
+    let choice = random.below((allocators.len() + ways.len() + CHURNING) as u64) as usize;
     let name = |value: Option<clap::builder::PossibleValue>| value.map(|value| value.get_name().to_owned());
     let (option, value) = match allocators.get(choice) {
         Some(allocator) => ("--allocator", name(allocator.to_possible_value())?),
-        None => ("--share", name(ways.get(choice - allocators.len())?.to_possible_value())?),
+        None => match ways.get(choice - allocators.len()) {
+            Some(way) => ("--share", name(way.to_possible_value())?),
+            None => ("--churn", "200".to_owned()),
+        },
     };
     let (mib, threads) = ((1 + random.below(128)) * 2, 1 + random.below(3));
     let mut command = Command::new(std::env::current_exe().ok()?);

@@ -233,6 +233,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(driver_limits::run),
     },
     Scenario {
+        name: "accounts-hold",
+        what: "over a restart of the supervisor that counts which was taken past the shim, and what one held whom it has never known",
+        limit_s: 120,
+        run: Place::Inside(accounts_hold::run),
+    },
+    Scenario {
         name: "evicted",
         what: "the GPU taken from a running container: denied, its programs ended, its share free, a restart asks anew",
         limit_s: 90,
