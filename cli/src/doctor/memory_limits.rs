@@ -5,7 +5,7 @@ use gpool_protocol::MemoryLimitsState;
 
 pub fn check(host: &Surroundings) -> Outcome {
     if !host.configuration().driver.memory_limits {
-        return Outcome::ok("memory caps are kept by shims alone ([driver] memory_limits)");
+        return Outcome::ok("memory caps of slices are kept by shims alone ([driver] memory_limits)");
     }
     let Ok(gpus) = &host.gpus else { return Outcome::skip("the supervisor knows, which does not answer") };
     let of = |state: MemoryLimitsState| -> Vec<String> {

@@ -2,7 +2,7 @@
 
 use crate::driver_version::DriverVersion;
 use crate::layout::Layout;
-use crate::store::Store;
+use crate::store::{Store, StoreError};
 use gpool_device_model::MemoryLimit;
 use std::fs;
 use std::path::Path;
@@ -66,19 +66,21 @@ impl Limits<'_> {
         if is_divided || !is_version_2(Path::new(ROOT)) {
             return Err(LimitError::NotSupported);
         }
-        self.forget_removed();
         let group = directory.strip_prefix(ROOT).filter(|group| group.starts_with('/'));
         group.filter(|_| is_version_2(Path::new(directory))).map(str::to_owned).ok_or(LimitError::NotFound)
     }
+}
 
-    /// The limit of a cgroup goes with it.
-    fn forget_removed(&self) {
-        let known = self.store.read(gpool_device_model::Device::limited_groups).unwrap_or_default();
-        for group in known.iter().filter(|group| !Path::new(&format!("{ROOT}{group}")).exists()) {
-            // What cannot be written now is looked at the next time.
-            let _ = self.store.update(|device, now_ns| device.limit_memory(now_ns, group, None));
-        }
+/// The limit of a cgroup goes with it. Asked by whoever sees all cgroups of the host.
+///
+/// # Errors
+/// The device's state cannot be read or written.
+pub(crate) fn forget_removed(store: &Store) -> Result<(), StoreError> {
+    let known = store.read(gpool_device_model::Device::limited_groups)?;
+    for group in known.iter().filter(|group| !Path::new(&format!("{ROOT}{group}")).exists()) {
+        store.update(|device, now_ns| device.limit_memory(now_ns, group, None))?;
     }
+    Ok(())
 }
 
 fn is_version_2(directory: &Path) -> bool {

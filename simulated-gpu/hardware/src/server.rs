@@ -8,7 +8,7 @@ use crate::handshake::{self, Identity};
 use crate::layout::{Layout, MAX_DEVICES};
 use crate::site::Site;
 use crate::store::{Store, StoreError};
-use crate::{capabilities, nodes, owner, pids};
+use crate::{capabilities, limits, nodes, owner, pids};
 use gpool_device_model::DeviceParameters;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt::socket_peercred;
@@ -199,7 +199,8 @@ pub(crate) fn attend(
             processes.iter().zip(&happened[3..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
         if !dead.is_empty() {
             devices.each(|store| {
-                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))
+                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
+                limits::forget_removed(store)
             })?;
             let mut gone = happened[3..].iter();
             processes.retain(|_| gone.next() != Some(&true));

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 /// What is added to a limit that the driver has rounded down, at first, and how often that is doubled: to 128 MiB.
 const ROUNDED: u64 = 2 << 20;
 const ROUNDED_TRIES: u32 = 7;
+/// How often more than is held is tried, twice as much more each time: to 4 TiB.
+const GROWING_TRIES: u32 = 22;
 
 /// The two calls; nvml-wrapper knows none of them.
 pub(super) struct Calls {
@@ -96,6 +98,10 @@ pub struct FoundLimit {
     pub kept_bytes: Option<u64>,
     /// What it was before.
     pub before_bytes: Option<u64>,
+    /// Whether that is what the driver made of what was wanted, and not something that it had before, or that takes its place for now.
+    pub is_settled: bool,
+    /// What its processes hold, in bytes, as the driver counts it.
+    pub used_bytes: u64,
 }
 
 /// Why the driver keeps none.
@@ -116,6 +122,9 @@ pub enum LimitRefusal {
     /// It has taken the limit, and says that there is none.
     #[error("the driver takes the limit and keeps none")]
     NotKept,
+    /// The board.
+    #[error("the GPU does not answer")]
+    Unanswered,
     /// Something else, in NVML's words.
     #[error("NVML refuses: {0}")]
     Other(String),
@@ -154,13 +163,18 @@ fn keep(board: &impl Board, wanted: &WantedLimit) -> Result<FoundLimit, NvmlErro
             Ok(()) | Err(NvmlError::NotFound | NvmlError::NotSupported) => {}
             Err(other) => return Err(other),
         }
-        return Ok(FoundLimit { kept_bytes: None, before_bytes });
+        let used_bytes = before.map_or(0, |its| its.used);
+        return Ok(FoundLimit { kept_bytes: None, before_bytes, is_settled: true, used_bytes });
     };
     // One that nobody here has set may be an ancestor's, however much it is.
-    let is_ours =
-        before.is_some_and(|its| its.soft == 0 && Some(its.hard) == wanted.known_bytes && is_limit_of(its.hard, bytes));
-    if is_ours {
-        return Ok(FoundLimit { kept_bytes: before_bytes, before_bytes });
+    let found = |kept: Option<Limit>, is_settled| FoundLimit {
+        kept_bytes: kept.map(|its| its.hard),
+        before_bytes,
+        is_settled,
+        used_bytes: kept.map_or(0, |its| its.used),
+    };
+    if before.is_some_and(|its| its.soft == 0 && Some(its.hard) == wanted.known_bytes) {
+        return Ok(found(before, true));
     }
     board.set(bytes)?;
     let mut kept = board.get()?;
@@ -174,12 +188,32 @@ fn keep(board: &impl Board, wanted: &WantedLimit) -> Result<FoundLimit, NvmlErro
         kept = board.get()?;
         more *= 2;
     }
-    if let Some(far) = kept.filter(|its| its.hard > bytes && !is_limit_of(its.hard, bytes)) {
-        // More is held than that: at least nothing is added.
-        board.set(far.used.max(bytes))?;
-        kept = board.get()?;
+    // Where more is held than that the one before stays, which by its size might be what a driver has rounded to.
+    let is_it = |its: Limit| {
+        its.hard == bytes || Some(its.hard) != before_bytes && its.used <= bytes && is_limit_of(its.hard, bytes)
+    };
+    if kept.is_some_and(is_it) {
+        return Ok(found(kept, true));
     }
-    Ok(FoundLimit { kept_bytes: kept.map(|its| its.hard), before_bytes })
+    Ok(found(add_nothing(board, bytes, kept)?, false))
+}
+
+/// Where more is held than is wanted, that is the limit for now: at least nothing is added. What is held may grow meanwhile, and of who
+/// has no limit it is not known.
+fn add_nothing(board: &impl Board, bytes: u64, mut kept: Option<Limit>) -> Result<Option<Limit>, NvmlError> {
+    let mut room = ROUNDED;
+    for _ in 0..GROWING_TRIES {
+        let enough = match kept {
+            Some(its) => its.used.saturating_add(room).max(bytes),
+            None => bytes.saturating_add(room),
+        };
+        if kept.is_some_and(|its| its.hard <= enough) {
+            break;
+        }
+        board.set(enough)?;
+        (kept, room) = (board.get()?, room.saturating_mul(2));
+    }
+    Ok(kept)
 }
 
 impl NvmlInventory {
@@ -273,18 +307,21 @@ mod tests {
     fn a_limit_is_set_once_and_again_when_somebody_has_changed_it() {
         let driver = Driver::default();
         let first = keep(&driver, &wanted(Some(1000), None)).unwrap();
-        assert_eq!(first, FoundLimit { kept_bytes: Some(1000), before_bytes: None });
+        assert_eq!(first, FoundLimit { kept_bytes: Some(1000), before_bytes: None, is_settled: true, used_bytes: 0 });
         let again = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
         assert_eq!((again.before_bytes, driver.set.borrow().len()), (Some(1000), 1));
         driver.put(0, 5000);
         let changed = keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
-        assert_eq!(changed, FoundLimit { kept_bytes: Some(1000), before_bytes: Some(5000) });
+        assert_eq!(
+            changed,
+            FoundLimit { kept_bytes: Some(1000), before_bytes: Some(5000), is_settled: true, used_bytes: 0 }
+        );
         // Somebody who is within his soft limit would have others ended.
         driver.put(1000, 1000);
         keep(&driver, &wanted(Some(1000), Some(1000))).unwrap();
         assert_eq!(driver.limit.get().map(|its| its.soft), Some(0));
         let lifted = keep(&driver, &wanted(None, None)).unwrap();
-        assert_eq!(lifted, FoundLimit { kept_bytes: None, before_bytes: Some(1000) });
+        assert_eq!(lifted, FoundLimit { kept_bytes: None, before_bytes: Some(1000), is_settled: true, used_bytes: 0 });
         assert_eq!(driver.hard(), None);
     }
 
@@ -305,7 +342,7 @@ mod tests {
                 let driver = Driver { piece, rounds_up, ..Driver::default() };
                 let found = keep(&driver, &wanted(Some(cap), None)).unwrap();
                 let kept = found.kept_bytes.unwrap();
-                assert!(is_limit_of(kept, cap), "of {cap} in pieces of {piece} it keeps {kept}");
+                assert!(is_limit_of(kept, cap) && found.is_settled, "of {cap} in pieces of {piece} it keeps {kept}");
                 let sets = driver.set.borrow().len();
                 keep(&driver, &wanted(Some(cap), found.kept_bytes)).unwrap();
                 assert_eq!(driver.set.borrow().len(), sets);
@@ -318,14 +355,53 @@ mod tests {
         let driver = Driver::default();
         driver.put(0, 4096 * MIB);
         driver.held.set(3000 * MIB);
-        let found = keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
-        assert_eq!(found.kept_bytes, Some(3000 * MIB), "what is kept is told, not what was wanted");
+        let look = || {
+            let found = keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
+            (found.kept_bytes.unwrap() / MIB, found.is_settled)
+        };
+        assert_eq!(look(), (3002, false), "what is kept is told, not what was wanted");
         driver.held.set(2000 * MIB);
-        let found = keep(&driver, &wanted(Some(1024 * MIB), found.kept_bytes)).unwrap();
-        assert_eq!(found.kept_bytes, Some(2000 * MIB));
+        assert_eq!(look(), (2002, false));
         driver.held.set(500 * MIB);
-        let found = keep(&driver, &wanted(Some(1024 * MIB), found.kept_bytes)).unwrap();
-        assert_eq!(found.kept_bytes, Some(1024 * MIB));
+        assert_eq!(look(), (1024, true));
+        // Of one that had no limit nothing is known.
+        let driver = Driver { held: Cell::new(3000 * MIB), ..Driver::default() };
+        let found = keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
+        assert!(!found.is_settled && found.kept_bytes.is_some_and(|kept| kept < 5000 * MIB), "{found:?}");
+        let found = keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
+        assert_eq!(found.kept_bytes, Some(3002 * MIB));
+    }
+
+    #[test]
+    fn one_that_was_not_taken_is_not_taken_for_a_rounded_one() {
+        let driver = Driver::default();
+        driver.put(0, 1088 * MIB);
+        driver.held.set(1087 * MIB);
+        let look = || keep(&driver, &wanted(Some(1024 * MIB), None)).unwrap();
+        assert!(is_limit_of(1088 * MIB, 1024 * MIB) && !look().is_settled);
+        driver.held.set(0);
+        assert_eq!(look().kept_bytes, Some(1024 * MIB));
+    }
+
+    #[test]
+    fn what_grows_meanwhile_is_caught_up_with() {
+        struct Growing(Driver);
+        impl Board for Growing {
+            fn set(&self, hard_bytes: u64) -> Result<(), NvmlError> {
+                // Up to its old limit.
+                self.0.held.set((self.0.held.get() + 20 * MIB).min(self.0.hard().unwrap_or(u64::MAX)));
+                self.0.set(hard_bytes)
+            }
+
+            fn get(&self) -> Result<Option<Limit>, NvmlError> {
+                self.0.get()
+            }
+        }
+        let board = Growing(Driver::default());
+        board.0.put(0, 20_000 * MIB);
+        board.0.held.set(5000 * MIB);
+        let found = keep(&board, &wanted(Some(1000 * MIB), None)).unwrap();
+        assert!(found.kept_bytes.is_some_and(|kept| kept < 5300 * MIB) && !found.is_settled, "{found:?}");
     }
 
     #[test]

@@ -218,17 +218,14 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
     if let Some(uid) = peer.confined_to() {
         ordinary::check_change(&leases.configuration().policy, uid, &change)?;
     }
-    let who = (peer.uid, peer.administers());
-    let before = leases.book().view_of(&lease_id)?.memory_cap_bytes;
-    let changed = leases.update(&lease_id, &change, who)?;
-    if change.memory_bytes.is_none() {
-        return Ok(changed);
+    let id = leases.book().find(&lease_id)?.record.lease_id.clone();
+    if change.memory_bytes.is_some() {
+        // A cap that the driver alone keeps is not changed while it does not say that it does.
+        memory_limits::check_is_kept(leases, &id)?;
     }
-    if let Err(refusal) = memory_limits::keep_of(leases, &changed.lease_id) {
-        // What nobody keeps is no cap: it has the one before.
-        let back = LeaseUpdate { memory_bytes: Some(before), ..LeaseUpdate::default() };
-        leases.update(&lease_id, &back, who)?;
-        return Err(refusal);
+    let changed = leases.update(&lease_id, &change, (peer.uid, peer.administers()))?;
+    if change.memory_bytes.is_none() || memory_limits::keep_of(leases, &id).is_err() {
+        return Ok(changed);
     }
     // It may have ended by now.
     Ok(leases.book().view_of(&changed.lease_id.0).unwrap_or(changed))

@@ -1,5 +1,6 @@
 //! Changing leases while their containers run.
 
+use super::account::GpuAccount;
 use super::ahead::Ahead;
 use super::book::{Book, Lease};
 use super::described::{about, described, without_room};
@@ -47,14 +48,16 @@ impl Leases {
         (uid, administers): (u32, bool),
     ) -> Result<LeaseView, ErrorBody> {
         let mut book = self.book();
-        let (id, old) = {
+        let (id, old, held_bytes) = {
             let lease = book.find(lease)?;
-            (lease.record.lease_id.clone(), lease.record.clone())
+            let held = |its: &GpuAccount| its.seen_bytes().max(its.memory_limit.used_bytes());
+            let held_bytes = lease.accounts.iter().map(held).max().unwrap_or(0);
+            (lease.record.lease_id.clone(), lease.record.clone(), held_bytes)
         };
         let of_share = LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() };
         let is_of_share = of_share != LeaseUpdate::default();
         if is_of_share {
-            check_can_change(&old, &of_share)?;
+            check_can_change(&old, &of_share, held_bytes)?;
             check_is_there(&old)?;
         }
         let run = run_changed(&old, change, administers, clock::now_ns())?;
@@ -206,7 +209,7 @@ fn growth(old: &Record, new: &Record) -> Part {
 }
 
 /// Whether what is to change is there: of time slices, the fraction that the hardware keeps and the cap that the driver does.
-fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBody> {
+fn check_can_change(record: &Record, change: &LeaseUpdate, held_bytes: u64) -> Result<(), ErrorBody> {
     let (has_fraction, has_cap) = (record.is_kept_by_hardware(), record.caps_time_slices);
     if !(has_fraction || has_cap) || record.revocation.is_some() {
         return check_has_share(record);
@@ -217,7 +220,7 @@ fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBo
         ..LeaseUpdate::default()
     };
     if *change == kept {
-        return Ok(());
+        return check_is_held(record, change, held_bytes);
     }
     let all: Vec<&str> = [(has_fraction, "the fraction"), (has_cap, "the memory")]
         .iter()
@@ -232,6 +235,24 @@ fn check_can_change(record: &Record, change: &LeaseUpdate) -> Result<(), ErrorBo
             record.container_id.short()
         ),
         format!("change {all}, or start it anew with mode=slice"),
+    ))
+}
+
+/// Whether a cap that the driver alone keeps is not lowered below what is held, which it would go on holding while that is sold to
+/// others.
+fn check_is_held(record: &Record, change: &LeaseUpdate, held_bytes: u64) -> Result<(), ErrorBody> {
+    let is_below = |bytes: &u64| *bytes < held_bytes.min(record.memory_cap_bytes);
+    if !change.memory_bytes.is_some_and(|bytes| is_below(&bytes)) {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::LeaseConflict,
+        format!(
+            "container {} holds {}, and nothing takes that from it in time slices",
+            record.container_id.short(),
+            format_bytes(held_bytes)
+        ),
+        "give it no less than that, or have its programs free some first",
     ))
 }
 
@@ -301,11 +322,18 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
 fn difference(old: &Record, new: &Record) -> String {
     let share = |record: &Record| format_permille(record.fraction_permille.into());
     let limit = |record: &Record| record.limit_permille.map_or("none".into(), |limit| format_permille(limit.into()));
+    // Some MiB more may not show in its shortest form.
+    let memory = |record: &Record, other: &Record| {
+        let text = format_bytes(record.memory_cap_bytes);
+        let is_alike =
+            record.memory_cap_bytes != other.memory_cap_bytes && text == format_bytes(other.memory_cap_bytes);
+        if is_alike { format!("{} bytes", record.memory_cap_bytes) } else { text }
+    };
     let run_time = |record: &Record| record.run_seconds.map_or("none".into(), format_seconds);
     let all = [
         ("fraction", share(old), share(new)),
         ("limit", limit(old), limit(new)),
-        ("memory", format_bytes(old.memory_cap_bytes), format_bytes(new.memory_cap_bytes)),
+        ("memory", memory(old, new), memory(new, old)),
         ("class", old.class.to_string(), new.class.to_string()),
         ("priority", old.priority.to_string(), new.priority.to_string()),
         ("run time", run_time(old), run_time(new)),
@@ -354,13 +382,20 @@ mod tests {
             caps_time_slices,
             ..sample()
         };
-        let may = |record: &Record| [&fraction, &memory, &both].map(|change| check_can_change(record, change).is_ok());
+        let may =
+            |record: &Record| [&fraction, &memory, &both].map(|change| check_can_change(record, change, 0).is_ok());
         assert_eq!(may(&of(300, false)), [true, false, false]);
         assert_eq!(may(&of(0, true)), [false, true, false]);
         assert_eq!(may(&of(300, true)), [true, true, true]);
         assert_eq!(may(&of(0, false)), [false; 3]);
-        let told = check_can_change(&of(300, true), &LeaseUpdate { class: Some(Class::Train), ..both }).unwrap_err();
+        let told = check_can_change(&of(300, true), &LeaseUpdate { class: Some(Class::Train), ..both }, 0).unwrap_err();
         assert!(told.message.contains("the fraction and the memory alone"), "{told}");
+        let lower = LeaseUpdate { memory_bytes: Some(2 << 30), ..LeaseUpdate::default() };
+        let told = check_can_change(&of(0, true), &lower, 3 << 30).unwrap_err();
+        assert!(
+            told.message.contains("holds 3GiB") && check_can_change(&of(0, true), &lower, 2 << 30).is_ok(),
+            "{told}"
+        );
     }
 
     #[test]

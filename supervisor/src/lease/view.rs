@@ -67,7 +67,7 @@ impl Lease {
                 true => held_bytes(place),
                 false => account.seen_bytes(),
             },
-            memory_limit_bytes: account.memory_limit.kept_bytes(),
+            memory_limit_bytes: account.memory_limit.kept_bytes().filter(|_| !self.record.has_lost_share()),
             energy_millijoules: account.energy_millijoules(),
         };
         let gpus: Vec<LeaseGpuView> =

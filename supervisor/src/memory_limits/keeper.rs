@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Between two looks at all of them when nothing happens.
 const PERIOD: Duration = Duration::from_secs(10);
+/// While more is held than some cap that was lowered.
+const SHORT_PERIOD: Duration = Duration::from_secs(1);
 /// With a driver that has none.
 const REST: Duration = Duration::from_secs(3600);
 /// So many are one question to a board, which has some seconds for its answer.
@@ -32,20 +34,43 @@ pub fn keep(leases: &Leases) {
             keeper.look(leases, Some(&orders.urgent));
         }
         leases.memory_limits.finish(orders.number);
-        let period = if leases.memory_limits.has_none(leases) { REST } else { PERIOD };
-        if orders.wants_all || looked.is_none_or(|at| at.elapsed() >= period) {
+        if orders.wants_all || looked.is_none_or(|at| at.elapsed() >= period(leases)) {
             keeper.look(leases, None);
             looked = Some(Instant::now());
         }
         let since = looked.map_or(Duration::ZERO, |at| at.elapsed());
-        leases.memory_limits.bell.wait(period.saturating_sub(since));
+        leases.memory_limits.bell.wait(period(leases).saturating_sub(since));
     }
 }
 
-/// Those that an earlier life of the supervisor has set.
+/// Between two looks at all of them, as things are.
+fn period(leases: &Leases) -> Duration {
+    match leases.memory_limits.has_none(leases) {
+        true => REST,
+        false if is_any_unsettled(leases) => SHORT_PERIOD,
+        false => PERIOD,
+    }
+}
+
+/// Those that an earlier life of the supervisor has set, of leases that are taken over, or will be.
 fn set_before(leases: &Leases) -> BTreeSet<Place> {
-    let all = places(leases, |lease| lease.record.has_driver_limit);
-    all.into_iter().filter_map(|one| Some((one.index, one.directory?))).collect()
+    let gpus = leases.gpus();
+    let book = leases.book();
+    let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    let mut set = BTreeSet::new();
+    for record in records.filter(|record| record.has_driver_limit) {
+        let Some(directory) = record.cgroup.as_deref().and_then(cgroup::directory_of_version_2) else { continue };
+        let its = gpus.iter().filter(|gpu| record.gpus().contains(&gpu.uuid));
+        set.extend(its.map(|gpu| (gpu.index, directory.clone())));
+    }
+    set
+}
+
+/// Whether the driver keeps something else for now than some lease is to have.
+fn is_any_unsettled(leases: &Leases) -> bool {
+    let book = leases.book();
+    let is_one = |lease: &Lease| lease.accounts.iter().any(|account| account.memory_limit.is_unsettled());
+    book.leases.values().any(is_one)
 }
 
 /// A lease's place on one of its GPUs.
@@ -64,8 +89,8 @@ struct LimitPlace {
     directory: Option<PathBuf>,
 }
 
-/// Those of all leases with a container, of which `which` says so.
-fn places(leases: &Leases, which: impl Fn(&Lease) -> bool) -> Vec<LimitPlace> {
+/// Those of all leases with a container that have a limit, or had one and are to keep it.
+fn places(leases: &Leases) -> Vec<LimitPlace> {
     let is_on = leases.configuration().driver.memory_limits;
     let gpus = leases.gpus();
     let mut all = Vec::new();
@@ -73,21 +98,20 @@ fn places(leases: &Leases, which: impl Fn(&Lease) -> bool) -> Vec<LimitPlace> {
         let book = leases.book();
         let has_container =
             |lease: &&Lease| matches!(lease.state, LeaseState::Active | LeaseState::Ending | LeaseState::Revoked);
-        for lease in book.leases.values().filter(has_container).filter(|lease| which(lease)) {
+        for lease in book.leases.values().filter(has_container) {
             let record = &lease.record;
             // Who has a cap by nothing else keeps it.
-            let is_wanted = (is_on || record.caps_time_slices) && !record.has_lost_share();
-            let (Some(bytes), Some(cgroup)) = (record.limit_bytes(), &record.cgroup) else { continue };
-            if !is_on && !record.caps_time_slices {
-                continue;
-            }
+            let is_wanted = is_on || record.caps_time_slices;
+            let bytes = record.limit_bytes().filter(|_| is_wanted);
+            let (Some(bytes), Some(cgroup)) = (bytes, &record.cgroup) else { continue };
             for account in &lease.accounts {
                 let Some(gpu) = gpus.get(account.gpu).filter(|gpu| gpu.kind == Kind::Whole) else { continue };
                 all.push(LimitPlace {
                     lease: record.lease_id.clone(),
                     gpu: account.gpu,
                     index: gpu.index,
-                    bytes: is_wanted.then_some(bytes),
+                    // What it had stays as it was when its GPUs were taken from it.
+                    bytes: (!record.has_lost_share()).then_some(bytes),
                     note: account.memory_limit.clone(),
                     cgroup: cgroup.clone(),
                     directory: None,
@@ -130,7 +154,7 @@ impl Keeper {
             judge(leases);
             return;
         }
-        let all = places(leases, |_| true);
+        let all = places(leases);
         if only.is_none() {
             self.lift_others(leases, &all);
         }
@@ -144,8 +168,8 @@ impl Keeper {
                 wanted.into_iter().partition(|one| one.directory.is_some());
             for some in asked.chunks(AT_ONCE) {
                 self.set.extend(some.iter().filter_map(|one| Some((index, one.directory.clone()?))));
-                // A board that does not answer says nothing of any.
-                let outcomes = ask(leases, index, some.iter().filter_map(limit_of).collect()).unwrap_or_default();
+                let outcomes = ask(leases, index, some.iter().filter_map(limit_of).collect());
+                let outcomes = outcomes.unwrap_or_else(|| vec![Err(LimitRefusal::Unanswered); some.len()]);
                 note(leases, some.iter().zip(outcomes));
             }
             let why = match cgroup::is_version_2_alone() {
@@ -198,8 +222,9 @@ fn note<'a>(leases: &Leases, outcomes: impl Iterator<Item = (&'a LimitPlace, Res
             leases.memory_limits.is_absent.store(true, Ordering::Relaxed);
         }
         let Ok(lease) = book.exactly(&wanted.lease.0) else { continue };
+        let asked = (wanted.bytes.unwrap_or(0), lease.record.mechanism.has_shims());
         let Some(account) = lease.account_on(wanted.gpu) else { continue };
-        let news = account.memory_limit.take(clock::now_ns(), wanted.bytes.unwrap_or(0), outcome);
+        let news = account.memory_limit.take(clock::now_ns(), asked, outcome);
         if account.memory_limit.kept_bytes().is_some() && !lease.record.has_driver_limit {
             lease.record.has_driver_limit = true;
             // Whoever comes after this supervisor would not know whose it is.

@@ -80,14 +80,15 @@ impl MemoryLimits {
         self.finished.notify_all();
     }
 
-    /// Has one lease looked at, and waits until it has been.
-    fn wait_for(&self, lease: &LeaseId) {
+    /// Has one lease looked at, and waits until it has been. Whether it has.
+    fn wait_for(&self, lease: &LeaseId) -> bool {
         let mut orders = self.orders();
         orders.urgent.insert(lease.clone());
         orders.number += 1;
         let own = orders.number;
         self.bell.ring();
-        drop(self.finished.wait_timeout_while(orders, PATIENCE, |orders| orders.finished < own));
+        let waited = self.finished.wait_timeout_while(orders, PATIENCE, |orders| orders.finished < own);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
     }
 
     /// Whether the driver has none, as far as is known.
@@ -99,23 +100,30 @@ impl MemoryLimits {
 /// Sees to the limits of one lease before this returns, unless a board takes too long.
 ///
 /// # Errors
-/// The driver does not keep its cap, and nobody else does.
+/// The driver does not keep its cap, or does not say so in time, and nobody else keeps it.
 pub fn keep_of(leases: &Leases, lease: &LeaseId) -> Result<(), ErrorBody> {
-    if !leases.memory_limits.has_none(leases) {
-        leases.memory_limits.wait_for(lease);
-    }
+    let is_seen = leases.memory_limits.has_none(leases) || leases.memory_limits.wait_for(lease);
     let mut book = leases.book();
     let lease = book.exactly(&lease.0)?;
+    if !lease.record.caps_time_slices {
+        return Ok(());
+    }
     let cap_bytes = lease.record.memory_cap_bytes;
     let is_kept = |note: &MemoryLimitNote| note.known_bytes(cap_bytes).is_some();
-    let unkept = lease.accounts.iter().map(|account| &account.memory_limit).find(|note| !is_kept(note));
-    match unkept {
-        Some(note) if lease.record.caps_time_slices => {
-            let cause = note.refused().map_or_else(|| "it does not answer in time".to_owned(), LimitRefusal::to_string);
-            Err(not_kept(&cause))
-        }
-        _ => Ok(()),
-    }
+    let unkept = lease.accounts.iter().map(|account| &account.memory_limit).find(|note| !is_seen || !is_kept(note));
+    unkept.map_or(Ok(()), |note| {
+        let cause = note.refused().unwrap_or(&LimitRefusal::Unanswered);
+        Err(not_kept(&cause.to_string()))
+    })
+}
+
+/// Whether the driver says that it keeps the cap of a lease of which nobody else keeps one.
+///
+/// # Errors
+/// It does not, or does not say so in time.
+pub fn check_is_kept(leases: &Leases, lease: &LeaseId) -> Result<(), ErrorBody> {
+    let has_cap_by_it = leases.book().exactly(&lease.0)?.record.caps_time_slices;
+    if has_cap_by_it { keep_of(leases, lease) } else { Ok(()) }
 }
 
 /// Whether this host may keep the cap of a container in time slices, of which no shim knows; whether it does is seen when that is

@@ -2,13 +2,17 @@
 
 use crate::device::{FoundLimit, LimitRefusal};
 use gpool_policy::repetition::Repetition;
-use gpool_protocol::{format_bytes, is_limit_of};
+use gpool_protocol::format_bytes;
 
 /// See there.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryLimitNote {
-    /// What the driver was asked to keep and what it made of it, in bytes; none while it keeps nothing.
-    kept: Option<(u64, u64)>,
+    /// What the driver keeps, in bytes; none while it keeps nothing.
+    kept_bytes: Option<u64>,
+    /// What the processes of the cgroup held then, in bytes.
+    used_bytes: u64,
+    /// What it was asked to keep, if that is what it has made of it.
+    settled_bytes: Option<u64>,
     /// Why it does not, as was seen last.
     refused: Option<LimitRefusal>,
     /// Something to be told has happened so often, and has been told so often.
@@ -20,33 +24,51 @@ pub struct MemoryLimitNote {
 impl MemoryLimitNote {
     /// What the driver keeps, in bytes.
     pub fn kept_bytes(&self) -> Option<u64> {
-        self.kept.map(|(_, kept_bytes)| kept_bytes)
+        self.kept_bytes
     }
 
-    /// Why it keeps nothing, if it was asked to.
+    /// What the processes of the cgroup hold as the driver counts it, in bytes, as was seen last.
+    pub fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// Why it keeps nothing, or nothing is known of it, if it was asked to.
     pub fn refused(&self) -> Option<&LimitRefusal> {
         self.refused.as_ref()
     }
 
-    /// What the driver made of this limit when it was set last.
-    pub fn known_bytes(&self, asked_bytes: u64) -> Option<u64> {
-        self.kept.filter(|(asked, _)| *asked == asked_bytes).map(|(_, kept_bytes)| kept_bytes)
+    /// Whether the driver keeps something else for now.
+    pub fn is_unsettled(&self) -> bool {
+        self.kept_bytes.is_some() && self.settled_bytes.is_none()
     }
 
-    /// Takes what came of a limit of `asked_bytes`. What is to be told, the end of a sentence about a container.
-    pub fn take(&mut self, now_ns: u64, asked_bytes: u64, outcome: Result<FoundLimit, LimitRefusal>) -> Option<String> {
+    /// What the driver made of this limit when it was set last.
+    pub fn known_bytes(&self, asked_bytes: u64) -> Option<u64> {
+        self.kept_bytes.filter(|_| self.settled_bytes == Some(asked_bytes))
+    }
+
+    /// Takes what came of a limit of `asked_bytes`, of a container that `has_shims` or none. What is to be told, the end of a sentence
+    /// about it.
+    pub fn take(
+        &mut self,
+        now_ns: u64,
+        (asked_bytes, has_shims): (u64, bool),
+        outcome: Result<FoundLimit, LimitRefusal>,
+    ) -> Option<String> {
         let known_bytes = self.known_bytes(asked_bytes);
-        let outcome = outcome.and_then(|found| {
-            found.kept_bytes.map(|kept_bytes| (kept_bytes, found.before_bytes)).ok_or(LimitRefusal::NotKept)
+        let outcome = outcome.and_then(|found| match found.kept_bytes {
+            Some(kept_bytes) => Ok((kept_bytes, found)),
+            None => Err(LimitRefusal::NotKept),
         });
         let news = match outcome {
-            Ok((kept_bytes, before_bytes)) => {
-                (self.kept, self.refused) = (Some((asked_bytes, kept_bytes)), None);
-                // One that has not been taken yet moves by itself.
-                let was_kept = known_bytes.is_some_and(|known| is_limit_of(known, asked_bytes));
-                let was =
-                    before_bytes.map_or_else(|| "lifted".to_owned(), |bytes| format!("set to {}", format_bytes(bytes)));
-                (was_kept && before_bytes != known_bytes).then(|| {
+            Ok((kept_bytes, found)) => {
+                (self.kept_bytes, self.used_bytes, self.refused) = (Some(kept_bytes), found.used_bytes, None);
+                self.settled_bytes = found.is_settled.then_some(asked_bytes);
+                let was_changed = known_bytes.is_some() && found.before_bytes != known_bytes;
+                let was = found
+                    .before_bytes
+                    .map_or_else(|| "lifted".to_owned(), |bytes| format!("set to {}", format_bytes(bytes)));
+                was_changed.then(|| {
                     format!(
                         "had its memory limit in the driver {was} by somebody; it is {} again",
                         format_bytes(kept_bytes)
@@ -54,14 +76,17 @@ impl MemoryLimitNote {
                 })
             }
             Err(refusal) => {
-                // Who does not answer for a moment has lifted nothing.
-                if !matches!(refusal, LimitRefusal::Other(_)) {
-                    self.kept = None;
+                // Who does not answer for a moment has lifted nothing; a call that was given up may be carried out yet.
+                self.settled_bytes = None;
+                if !matches!(refusal, LimitRefusal::Other(_) | LimitRefusal::Unanswered) {
+                    self.kept_bytes = None;
                 }
                 let is_news = self.refused.replace(refusal.clone()).as_ref() != Some(&refusal);
-                // What is so on the whole host is no news of a container, and a cgroup that has ended needs none.
-                let is_told = is_news && !refusal.is_of_host() && refusal != LimitRefusal::Gone;
-                is_told.then(|| format!("has its memory cap kept by its shims alone: {refusal}"))
+                // What is so on the whole host is no news of a container, a cgroup that has ended needs none, and of a GPU that
+                // does not answer others tell.
+                let is_usual = refusal.is_of_host() || matches!(refusal, LimitRefusal::Gone | LimitRefusal::Unanswered);
+                let by = if has_shims { "by its shims alone" } else { "by nobody" };
+                (is_news && !is_usual).then(|| format!("has its memory cap kept {by}: {refusal}"))
             }
         };
         self.happened += u64::from(news.is_some());
@@ -80,7 +105,16 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn found(kept_bytes: Option<u64>, before_bytes: Option<u64>) -> Result<FoundLimit, LimitRefusal> {
-        Ok(FoundLimit { kept_bytes, before_bytes })
+        Ok(FoundLimit { kept_bytes, before_bytes, is_settled: true, used_bytes: 0 })
+    }
+
+    fn held(kept_bytes: u64, before_bytes: u64) -> Result<FoundLimit, LimitRefusal> {
+        Ok(FoundLimit {
+            kept_bytes: Some(kept_bytes),
+            before_bytes: Some(before_bytes),
+            is_settled: false,
+            used_bytes: 0,
+        })
     }
 
     #[test]
@@ -89,7 +123,7 @@ mod tests {
         let mut now_ns = 0;
         let mut take = |note: &mut MemoryLimitNote, asked, outcome| {
             now_ns += 100 * SECOND;
-            note.take(now_ns, asked, outcome)
+            note.take(now_ns, (asked, true), outcome)
         };
         assert_eq!(take(&mut note, 4 * GIB, found(Some(4 * GIB), None)), None, "it is new");
         assert_eq!(
@@ -103,31 +137,43 @@ mod tests {
         assert!(told.contains("set to 9GiB by somebody"), "{told}");
         assert_eq!(take(&mut note, 6 * GIB, found(Some(6 * GIB), Some(4 * GIB))), None, "gpool update has");
         // More is held than the new cap, and less by and by.
-        assert_eq!(take(&mut note, GIB, found(Some(5 * GIB), Some(6 * GIB))), None);
-        assert_eq!(take(&mut note, GIB, found(Some(3 * GIB), Some(5 * GIB))), None);
+        assert_eq!(take(&mut note, GIB, held(5 * GIB, 6 * GIB)), None);
+        assert!(note.is_unsettled() && note.known_bytes(GIB).is_none());
+        assert_eq!(take(&mut note, GIB, held(3 * GIB, 5 * GIB)), None);
+        assert_eq!(take(&mut note, GIB, found(Some(GIB), Some(3 * GIB))), None);
+        // A call that was given up has been carried out after all.
+        assert_eq!(take(&mut note, 2 * GIB, Err(LimitRefusal::Unanswered)), None);
+        assert_eq!(take(&mut note, GIB, found(Some(GIB), Some(2 * GIB))), None);
     }
 
     #[test]
     fn who_changes_it_again_and_again_is_told_of_ever_more_rarely() {
         let mut note = MemoryLimitNote::default();
-        note.take(0, GIB, found(Some(GIB), None));
-        let told = (1..=60).filter(|second| note.take(second * SECOND, GIB, found(Some(GIB), None)).is_some()).count();
+        note.take(0, (GIB, true), found(Some(GIB), None));
+        let mut at = |second| note.take(second * SECOND, (GIB, true), found(Some(GIB), None)).is_some();
+        let told = (1..=60).filter(|second| at(*second)).count();
         assert!((2..10).contains(&told), "{told} of 60");
     }
 
     #[test]
     fn why_the_driver_does_not_keep_a_cap_is_told_once_and_what_is_usual_is_not() {
         let mut note = MemoryLimitNote::default();
-        assert_eq!(note.take(0, 1, Err(LimitRefusal::NoFunction)), None);
-        assert_eq!(note.take(0, 1, Err(LimitRefusal::NotSupported)), None);
-        let told = note.take(0, 1, Err(LimitRefusal::NoController)).unwrap();
-        assert!(told.contains("by its shims alone: its cgroup has no dmem.max"), "{told}");
-        assert_eq!(note.take(100 * SECOND, 1, Err(LimitRefusal::NoController)), None);
-        assert!(note.take(200 * SECOND, 1, found(None, None)).is_some_and(|told| told.contains("keeps none")));
-        assert_eq!((note.take(300 * SECOND, 1, found(Some(1), None)), note.kept_bytes()), (None, Some(1)));
-        let other = LimitRefusal::Other("an unknown error".into());
-        assert!(note.take(400 * SECOND, 1, Err(other)).is_some() && note.kept_bytes() == Some(1));
-        assert!(note.take(500 * SECOND, 1, Err(LimitRefusal::NoController)).is_some(), "it did, and does not any more");
+        let mut now_ns = 0;
+        let mut take = |outcome| {
+            now_ns += 100 * SECOND;
+            (note.take(now_ns, (1, now_ns < 900 * SECOND), outcome), note.kept_bytes())
+        };
+        let told = |took: (Option<String>, Option<u64>)| took.0.unwrap();
+        assert_eq!(take(Err(LimitRefusal::NoFunction)).0, None);
+        assert_eq!(take(Err(LimitRefusal::NotSupported)).0, None);
+        let text = told(take(Err(LimitRefusal::NoController)));
+        assert!(text.contains("by its shims alone: its cgroup has no dmem.max"), "{text}");
+        assert_eq!(take(Err(LimitRefusal::NoController)).0, None);
+        assert!(told(take(found(None, None))).contains("keeps none"));
+        assert_eq!(take(found(Some(1), None)), (None, Some(1)));
+        assert_eq!(take(Err(LimitRefusal::Unanswered)), (None, Some(1)));
+        assert!(matches!(take(Err(LimitRefusal::Other("an unknown error".into()))), (Some(_), Some(1))));
+        assert!(told(take(Err(LimitRefusal::NoController))).contains("kept by nobody"), "it has no shims");
         assert_eq!((note.kept_bytes(), note.refused()), (None, Some(&LimitRefusal::NoController)));
     }
 }

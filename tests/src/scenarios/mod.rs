@@ -109,6 +109,6 @@ pub use together::TOGETHER;
 
 pub use steps::wait_until_running;
 use steps::{
-    block_of_a_page, finish, finish_found, is_refused, know_contexts, other_daemons_are_masked, reload_with, said,
-    sampler_rounds, start_knowing_contexts, start_tenants, wait_for, wait_until_account_agrees,
+    block_of_a_page, configure, finish, finish_found, is_refused, know_contexts, other_daemons_are_masked, reload_with,
+    said, sampler_rounds, start_knowing_contexts, start_tenants, wait_for, wait_until_account_agrees,
 };

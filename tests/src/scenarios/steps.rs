@@ -120,12 +120,17 @@ pub(super) fn is_refused(host: &Host, env: &[(&str, &str)], parts: &[&str]) -> R
     ensure(missing.is_none(), || format!("{env:?}: {said:?} lacks {missing:?}"))
 }
 
-/// Lets the supervisor take this over besides, without a restart.
-pub(super) fn reload_with(host: &Host, configuration: &str) -> Result<()> {
+/// Lays this over the configuration, in place of what was laid over it before.
+pub(super) fn configure(configuration: &str) -> Result<()> {
     let directory = Path::new("/etc/gpool/conf.d");
     let file = directory.join("99-reload.toml");
     fs::create_dir_all(directory).context(directory.display())?;
-    fs::write(&file, configuration).context(file.display())?;
+    fs::write(&file, configuration).context(file.display())
+}
+
+/// Lets the supervisor take this over besides, without a restart.
+pub(super) fn reload_with(host: &Host, configuration: &str) -> Result<()> {
+    configure(configuration)?;
     succeeded("gpool config reload", host.gpool(&["config", "reload"])?).map(drop)
 }
 
