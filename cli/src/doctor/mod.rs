@@ -35,6 +35,7 @@ mod space;
 mod supervisor;
 mod surroundings;
 mod survivors;
+mod suspending;
 mod tar;
 mod time_slices;
 
@@ -116,7 +117,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 28] = [
+const CHECKS: [Check; 29] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -145,6 +146,7 @@ const CHECKS: [Check; 28] = [
     Check { name: "reservations", run: reservations::check },
     Check { name: "kubelet", run: kubelet::check },
     Check { name: "memory limits", run: memory_limits::check },
+    Check { name: "suspending", run: suspending::check },
 ];
 
 /// Their names; the first is number 1.

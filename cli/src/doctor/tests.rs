@@ -34,7 +34,7 @@ fn lease(id: &str, init_pid: Option<u32>) -> LeaseView {
 }
 
 /// A host in `root` on which everything is as it should be.
-fn healthy(root: &Path) -> Surroundings {
+pub(super) fn healthy(root: &Path) -> Surroundings {
     for file in [
         "etc/gpool/config.toml",
         "usr/bin/runc",
