@@ -20,7 +20,7 @@ pub struct Branch {
 }
 
 /// Every branch of which something is known. What is not here is unknown.
-pub const BRANCHES: [Branch; 7] = [
+pub const BRANCHES: [Branch; 8] = [
     Branch { branch: 535, standing: Standing::Supported },
     Branch { branch: 550, standing: Standing::Supported },
     Branch { branch: 555, standing: Standing::Supported },
@@ -28,6 +28,7 @@ pub const BRANCHES: [Branch; 7] = [
     Branch { branch: 570, standing: Standing::Known },
     Branch { branch: 580, standing: Standing::Supported },
     Branch { branch: 595, standing: Standing::Known },
+    Branch { branch: 615, standing: Standing::Known },
 ];
 
 /// The parts of a version such as 535.104.05.
