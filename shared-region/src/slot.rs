@@ -149,9 +149,9 @@ pub struct Slot {
     /// The most that the lease was within its cap with on any of its GPUs when this process asked for memory, contexts
     /// included. A shim that does not say it leaves zero.
     pub peak_bytes: AtomicU64,
-    /// Calls ever begun that change what is held, raised before `changing`: the same account in two looks is one that stood
-    /// still in between only if this is the same, too. A shim that does not say it leaves zero. What follows in the slot is
-    /// reserved and zero.
+    /// How often what the process says that it holds has been changed, raised before each change: the same account in two
+    /// looks is one that stood still in between only if this is the same, too. Who looks reads it last: a change that he has
+    /// seen is in it then. A shim that does not say it leaves zero. What follows in the slot is reserved and zero.
     pub changes: AtomicU64,
 }
 

@@ -31,8 +31,8 @@ pub struct Claim {
     pub is_inexact: bool,
     /// It is just changing what it holds.
     pub is_changing: bool,
-    /// How often it has begun to. Without it a claim that was another one in between looks as one that stood still. 0 where the
-    /// shim does not say.
+    /// How often it has changed it. Without that a claim that was another one in between looks as one that stood still. 0 where
+    /// the shim does not say.
     pub changes: u64,
 }
 

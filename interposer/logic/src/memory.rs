@@ -60,8 +60,20 @@ pub fn cap_bytes(region: &Region) -> u64 {
     region.control().memory_cap_bytes.load(Ordering::Relaxed)
 }
 
+/// The account of the process in `slot` is about to be another one. Said first: who finds nothing under way and as many of
+/// these as before knows that the account was the same one in between. See [`Slot::changes`].
+#[inline(always)]
+pub fn note_change(slot: &Slot) {
+    // It takes no part in the protocol, and models would try all orders of it.
+    #[cfg(not(loom))]
+    slot.changes.fetch_add(1, Ordering::AcqRel);
+    #[cfg(loom)]
+    let _ = slot;
+}
+
 /// Adds to the GPU's account and to the sum, cap or not.
 pub fn add(slot: &Slot, gpu: usize, charge: Charge) {
+    note_change(slot);
     match charge {
         Charge::Bytes(bytes) => {
             slot.allocated_bytes.fetch_add(bytes, Ordering::AcqRel);
@@ -76,6 +88,7 @@ pub fn add(slot: &Slot, gpu: usize, charge: Charge) {
 
 /// Takes a charge back: after a free, or when the driver refused. Never below zero.
 pub fn release(slot: &Slot, gpu: usize, charge: Charge) {
+    note_change(slot);
     match charge {
         Charge::Bytes(bytes) => {
             for account in [&slot.gpu_bytes[gpu], &slot.allocated_bytes] {
@@ -106,7 +119,10 @@ pub fn release_context(slot: &Slot, gpu: usize, allocated_bytes: u64, device_byt
 /// Charges `charge` on GPU `gpu` to `slot` if the lease stays within its cap there; false, with nothing charged and
 /// nothing said, otherwise.
 ///
-/// Adds first and looks then: two processes that race may both see the other's passing charge, so a refusal is
+/// What has no room as things stand is refused with the account untouched: a program that asks again and again has one that
+/// stands still, which is what a context's cost is learnt from.
+///
+/// What has is added first and looked at then: two processes that race may both see the other's passing charge, so a refusal is
 /// tried a few times; the cap is never passed, because both must have seen a sum within it. For that what is added, what
 /// is summed and the mark of slots that were ever taken are sequentially consistent: of two that charge at once, one of
 /// which may just have come, at least one sees the other.
@@ -119,6 +135,10 @@ pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> 
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes_of(region, charge) > cap_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
+        if used_bytes(region, gpu).saturating_add(bytes_of(region, charge)) > cap_bytes(region) {
+            core::hint::spin_loop();
+            continue;
+        }
         add(slot, gpu, charge);
         // Loom knows no sequential consistency but that of fences; on x86 one would cost as much as two locks.
         #[cfg(loom)]
@@ -284,6 +304,22 @@ mod tests {
         release(two, 0, Charge::Bytes(500));
         assert!(reserve(&region, one, 0, Charge::Bytes(600)));
         assert_eq!(peaks(), [600, 900], "what was given back stays in it");
+    }
+
+    /// Otherwise nobody could tell what a context costs while a program asks for memory without a pause.
+    #[test]
+    fn who_is_refused_again_and_again_has_an_account_that_stands_still() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        let slot = region.slot(0);
+        assert!(reserve(&region, slot, 0, Charge::Bytes(900)));
+        let changes = || slot.changes.load(Ordering::Relaxed);
+        assert_eq!(changes(), 1);
+        assert!((0..50).all(|_| !reserve(&region, slot, 0, Charge::Bytes(200))));
+        assert_eq!((changes(), slot.refused.load(Ordering::Relaxed)), (1, 50));
+        release(slot, 0, Charge::Bytes(900));
+        assert!(reserve(&region, slot, 0, Charge::Bytes(900)));
+        assert_eq!(changes(), 3, "it holds the same, and did not in between");
     }
 
     #[test]

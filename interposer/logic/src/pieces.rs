@@ -167,10 +167,12 @@ fn is_held(region: &Region, index: usize) -> bool {
 }
 
 fn set(slot: &Slot, index: usize) {
+    memory::note_change(slot);
     slot.pieces[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
 }
 
 fn clear(slot: &Slot, index: usize) {
+    memory::note_change(slot);
     slot.pieces[index / 64].fetch_and(!(1 << (index % 64)), Ordering::SeqCst);
 }
 

@@ -4,6 +4,7 @@ use crate::announce;
 use crate::contexts::gpus;
 use crate::driver::Driver;
 use crate::futex::Mutex;
+use crate::memory;
 use crate::region::Region;
 use crate::registration::Registration;
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
@@ -41,16 +42,14 @@ impl Place {
     /// Says until the answer is dropped that account and device may differ.
     #[inline(never)]
     pub fn change(&self) -> Change {
-        let slot = self.slot();
-        // First: who finds nothing under way and this as it was before knows that nothing was in between.
-        slot.changes.fetch_add(1, Ordering::AcqRel);
-        let changing = &slot.changing;
+        let changing = &self.slot().changing;
         changing.fetch_add(1, Ordering::AcqRel);
         Change(changing)
     }
 
     /// What is charged for images grows by `bytes`, or shrinks by what these are the negative of.
     pub fn add_image_bytes(&self, bytes: u64) {
+        memory::note_change(self.slot());
         self.slot().image_bytes.fetch_add(bytes, Ordering::AcqRel);
     }
 

@@ -56,9 +56,7 @@ fn fill(host: &Host, allocator: &str) -> Result<()> {
 
 /// The supervisor says what the device says, once it has learnt what a context costs.
 fn account_agrees(host: &Host, container: &Container, allocator: &str, held: u64) -> Result<()> {
-    // What a context costs is learnt from accounts that stand still while NVML is asked, which one that asks for memory every
-    // millisecond seldom does on a busy machine.
-    let deadline = Instant::now() + 4 * PATIENCE;
+    let deadline = Instant::now() + PATIENCE;
     loop {
         let said = host.lease_of(container)?.memory_used_bytes;
         if said == held {
