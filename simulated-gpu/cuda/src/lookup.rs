@@ -4,7 +4,7 @@ use crate::driver::{Outcome, code_at_once, put};
 use crate::program_entries;
 use crate::{
     array::*, block_copy::*, capture::*, checkpoint::*, context::*, copy::*, device::*, driver::*, event::*, graph::*,
-    graph_memory::*, launch::*, memory::*, per_thread::*, pool::*, pool_sharing::*, sharing::*, stream::*,
+    graph_memory::*, launch::*, memory::*, per_thread::*, pointer::*, pool::*, pool_sharing::*, sharing::*, stream::*,
     virtual_memory::*,
 };
 use gpool_driver_abi::cuda::*;

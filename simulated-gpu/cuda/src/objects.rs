@@ -5,7 +5,7 @@ use crate::context::current;
 use crate::driver::Outcome;
 use crate::function::Settings;
 use crate::graph_memory::{GraphMemory, MemoryNode};
-use crate::host_memory::HostMemory;
+use crate::host_memory::{self, HostMemory};
 use crate::library::Libraries;
 use crate::linker::Links;
 use crate::program::Programs;
@@ -262,6 +262,12 @@ impl Objects {
         allocation.filter(holds).or_else(|| mapping.filter(holds)).or_else(|| variable.filter(holds))
     }
 
+    /// What a program on the device may read and write at an address: that, or page-locked memory of the host.
+    pub(crate) fn reachable(&self, address: CUdeviceptr) -> Option<(CUdeviceptr, usize)> {
+        let of_host = || host_memory::holding(&self.host_memory, address as usize);
+        self.holding(address).or_else(|| of_host().map(|(first, bytes)| (first as CUdeviceptr, bytes)))
+    }
+
     /// Notes the newest ticket of a stream and its context.
     pub(crate) fn issued(&mut self, target: Target, ticket: Ticket) {
         if let Some(context) = self.contexts.get_mut(&target.context) {
@@ -306,6 +312,8 @@ impl Objects {
             }
             !goes
         });
+        let of_host = host_memory::leave(&mut self.host_memory, handle);
+        unmapped.extend(of_host.into_iter().map(|(first, bytes)| (first as u64, bytes, None)));
         unmapped
     }
 }

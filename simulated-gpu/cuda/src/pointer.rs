@@ -1,6 +1,7 @@
 //! What is behind an address, several things at a time. Managed memory is device memory here, and shows as such.
 
 use crate::driver::{Outcome, code, driver, put};
+use crate::host_memory;
 use crate::objects::Objects;
 use gpool_driver_abi::cuda::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -14,9 +15,8 @@ enum Value {
 /// The attribute of an address; zeroes, and no device, for one that is nothing to the driver.
 fn attribute(objects: &Objects, attribute: c_int, address: CUdeviceptr) -> Outcome<Value> {
     let device = objects.holding(address);
-    let host = objects.host_memory.range(..=address as usize).next_back();
-    let host = host.filter(|(first, range)| address as usize - **first < range.bytes);
-    let range = device.or(host.map(|(first, range)| (*first as CUdeviceptr, range.bytes)));
+    let host = host_memory::holding(&objects.host_memory, address as usize);
+    let range = device.or(host.map(|(first, bytes)| (first as CUdeviceptr, bytes)));
     let allocation = device.and_then(|(base, _)| objects.allocations.get(&base));
     let pool = allocation.and_then(|found| objects.pools.get(&found.pool?));
     let variable = device.and_then(|(base, _)| objects.statics.get(&base));
@@ -38,6 +38,23 @@ fn attribute(objects: &Objects, attribute: c_int, address: CUdeviceptr) -> Outco
         CU_POINTER_ATTRIBUTE_MAPPED => Value::Word(range.is_some().into()),
         CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => Value::Long(allocation.and_then(|found| found.pool).unwrap_or(0) as u64),
         _ => return Err(CUDA_ERROR_INVALID_VALUE),
+    })
+}
+
+/// One attribute, of an address that is something to the driver.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuPointerGetAttribute(value: *mut c_void, asked: c_int, address: CUdeviceptr) -> CUresult {
+    code(|| {
+        let driver = driver()?;
+        let objects = driver.objects();
+        objects.reachable(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+        // SAFETY: NULL or as wide as the attribute, as the API demands of its caller.
+        unsafe {
+            match attribute(&objects, asked, address)? {
+                Value::Word(found) => put(value.cast(), found),
+                Value::Long(found) => put(value.cast(), found),
+            }
+        }
     })
 }
 

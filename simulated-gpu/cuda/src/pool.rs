@@ -10,7 +10,7 @@ use crate::memory::{free, map};
 use crate::objects::{Allocation, Objects, Pool, Shared};
 use crate::sharing;
 use gpool_driver_abi::cuda::*;
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 /// A pool takes this much from the device at a time. Its real size is not documented; this one is large enough to
 /// tell what a pool holds from what is allocated of it.
@@ -311,29 +311,5 @@ pub unsafe extern "C" fn cuMemPoolSetAttribute(
         // SAFETY: not NULL, and valid for this attribute's eight bytes as the API demands of its caller.
         found.threshold = unsafe { value.cast::<u64>().read_unaligned() };
         Ok(())
-    })
-}
-
-/// What is asked for most: whose an address is.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: CUdeviceptr) -> CUresult {
-    code(|| {
-        let objects = driver()?.objects();
-        let (base, _) = objects.holding(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let found = objects.allocations.get(&base).ok_or(CUDA_ERROR_INVALID_VALUE)?;
-        let pool = found.pool.and_then(|handle| objects.pools.get(&handle));
-        let context = objects.contexts.get(&found.context);
-        // SAFETY: NULL or valid for the attribute's value, as the API demands of its caller.
-        unsafe {
-            match attribute {
-                CU_POINTER_ATTRIBUTE_CONTEXT => put(value.cast(), if pool.is_some() { 0 } else { found.context }),
-                CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE => put(value.cast(), found.pool.unwrap_or(0)),
-                CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL => {
-                    let device = pool.map(|pool| pool.device).or(context.map(|context| context.place.device));
-                    put(value.cast(), device.ok_or(CUDA_ERROR_INVALID_VALUE)?)
-                }
-                _ => Err(CUDA_ERROR_INVALID_VALUE),
-            }
-        }
     })
 }

@@ -83,7 +83,7 @@ impl DeviceMemory<'_> {
             address.checked_sub(base).is_some_and(|offset| offset < length && length - offset >= bytes as u64)
         };
         if !holds(self.range) {
-            let (base, length) = self.objects.holding(address)?;
+            let (base, length) = self.objects.reachable(address)?;
             self.range = (base, length as u64);
         }
         holds(self.range).then_some(())

@@ -29,7 +29,7 @@ impl End {
     fn check(self, objects: &Objects, bytes: usize) -> Outcome {
         match self {
             Self::Device(address) => {
-                let (base, length) = objects.holding(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
+                let (base, length) = objects.reachable(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
                 let left = length as u64 - (address - base);
                 if bytes as u64 <= left { Ok(()) } else { Err(CUDA_ERROR_INVALID_VALUE) }
             }
