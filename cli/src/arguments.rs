@@ -47,7 +47,7 @@ use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
 use clap::builder::TypedValueParser;
 use clap::{ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
-use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_permille, parse_time};
+use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_bytes, parse_permille, parse_time};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -261,6 +261,9 @@ pub struct RunOptions {
     /// Memory cap, contexts included: 4GiB, 4G, bytes or 25% [default: the share of the GPU's memory]
     #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
     pub memory: Option<String>,
+    /// How much of what it allocates beyond that may lie in the host's memory, for example 8GiB [default: nothing]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true)]
+    pub spill: Option<String>,
     /// Number of GPUs, all or none
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub gpus: Option<String>,
@@ -370,6 +373,9 @@ pub struct Change {
     /// New memory cap on each GPU, for example 4GiB or 25%
     #[arg(long, value_name = "SIZE", value_parser = MemoryCap::parse, allow_hyphen_values = true, group = "change")]
     pub memory: Option<MemoryCap>,
+    /// How much of what it allocates beyond that may lie in the host's memory, for example 8GiB; 0 for nothing more
+    #[arg(long, value_name = "SIZE", value_parser = parse_spill, allow_hyphen_values = true, group = "change")]
+    pub spill: Option<u64>,
     /// New class
     #[arg(
         long,
@@ -462,6 +468,11 @@ pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Argumen
 fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
+}
+
+/// A size, or 0.
+fn parse_spill(text: &str) -> Result<u64, String> {
+    if text == "0" { Ok(0) } else { parse_bytes(text).map_err(|error| error.to_string()) }
 }
 
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {

@@ -56,6 +56,8 @@ pub struct LeaseRow {
     pub memory_peak_bytes: u64,
     /// Memory cap.
     pub memory_cap_bytes: u64,
+    /// What lies in the host's memory beside that, and how much may.
+    pub spilled_of_bytes: (u64, u64),
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
     /// Time at a closed gate.
@@ -105,6 +107,7 @@ impl From<&LeaseView> for LeaseRow {
             memory_used_bytes: lease.memory_used_bytes,
             memory_peak_bytes: lease.memory_peak_bytes,
             memory_cap_bytes: lease.memory_cap_bytes,
+            spilled_of_bytes: (lease.spilled_bytes, lease.spill_bytes),
             allocations_refused: lease.allocations_refused,
             gate_wait: GateWait::TotalNs(lease.gate_wait_ns),
             idle_seconds: lease.idle_seconds,
@@ -165,11 +168,12 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 13] = [
+const WIDE_COLUMNS: [Column; 14] = [
     text("CAP BY"),
     text("GPUS"),
     figure("LIMIT"),
     figure("PEAK"),
+    figure("SPILLED"),
     figure("IDLE"),
     figure("ENDS IN"),
     text("CLASS"),
@@ -193,6 +197,7 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         row.gpus.join(","),
         row.limit_permille.map_or_else(|| "-".to_owned(), format_permille),
         format_bytes(row.memory_peak_bytes),
+        spilled_cell(row.spilled_of_bytes),
         // Who is in use was so a moment ago.
         row.idle_seconds.filter(|seconds| *seconds > 2).map_or_else(|| "-".to_owned(), format_seconds),
         row.run_left_seconds.map_or_else(|| "-".to_owned(), format_seconds),
@@ -204,6 +209,14 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         row.owner_uid.to_string(),
         row.lease.clone(),
     ]
+}
+
+/// What lies in the host's memory, of how much; `-` where nothing may.
+fn spilled_cell(spilled_of_bytes: (u64, u64)) -> String {
+    match spilled_of_bytes {
+        (0, 0) => "-".to_owned(),
+        (spilled, limit) => format!("{} / {}", format_bytes(spilled), format_bytes(limit)),
+    }
 }
 
 /// The first GPU, and how many more there are.
@@ -333,6 +346,9 @@ mod tests {
             charged_gpu_ns: 3_000_000_000,
             charged_at_ns: 0,
             memory_cap_bytes: 4 << 30,
+            spill_bytes: 0,
+            spilled_bytes: 0,
+            allocations_spilled: 0,
             memory_used_bytes: (4 << 30) - (100 << 20),
             memory_peak_bytes: 4 << 30,
             allocations_refused: 1,
@@ -392,6 +408,8 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         };
         LeaseView {
             gpus: ['1', '2', '3'].map(gpu).to_vec(),
+            spill_bytes: 8 << 30,
+            spilled_bytes: 1 << 30,
             limit_permille: Some(500),
             class: Class::Latency,
             priority: Priority::Burst,
@@ -416,15 +434,15 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
         ]);
         let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
         assert!(ends[0].ends_with(
-            "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
+            "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK      SPILLED  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
         ));
         assert_eq!(
             ends[1],
-            "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
+            "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  1GiB / 8GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
         );
         assert_eq!(
             ends[2],
-            "shims   GPU-5ca1ab1e                                -  4GiB     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
+            "shims   GPU-5ca1ab1e                                -  4GiB            -     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
         );
     }
 

@@ -80,6 +80,7 @@ impl Effect {
                 || is_in("queue.")
                 || is_in("preemption.")
                 || is_in("run_time.")
+                || is_in("spill.")
                 || is_in("quota.")
                 || is_in("reservation")
                 || is_in("team")

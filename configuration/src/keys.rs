@@ -9,6 +9,7 @@ use crate::quota::Quota;
 use crate::rates::{Rates, Team};
 use crate::reservation::Reservation;
 use crate::run_time::RunTime;
+use crate::spill::Spill;
 use crate::windows::Window;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub struct Configuration {
     pub class: Classes,
     /// The life of leases.
     pub lease: Lease,
+    /// The host's memory that containers may have beside that of their GPUs.
+    pub spill: Spill,
     /// Waiting for room.
     pub queue: Queue,
     /// Making room by taking GPUs from lower priorities.

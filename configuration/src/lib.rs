@@ -21,6 +21,7 @@ mod quota;
 mod rates;
 mod reservation;
 mod run_time;
+mod spill;
 mod unknown;
 mod windows;
 
@@ -42,6 +43,7 @@ pub use quota::{Ceiling, Quota, Uid};
 pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
 pub use reservation::{LeastPriority, Moment, Phase, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, Reservation};
 pub use run_time::{NOTICE_SECONDS_MAX, RUN_SECONDS_MAX, RunTime};
+pub use spill::Spill;
 pub use windows::{Window, open_for};
 
 #[cfg(test)]

@@ -92,10 +92,11 @@ impl Placer {
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
-pub const REQUEST_KEYS: [&str; 17] = [
+pub const REQUEST_KEYS: [&str; 18] = [
     "fraction",
     "limit",
     "memory",
+    "spill",
     "gpus",
     "device",
     "model",
@@ -122,8 +123,19 @@ pub struct EnvPolicy {
 
 impl Default for EnvPolicy {
     fn default() -> Self {
-        let keys =
-            ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
+        let keys = [
+            "fraction",
+            "limit",
+            "memory",
+            "spill",
+            "gpus",
+            "device",
+            "model",
+            "min-memory",
+            "class",
+            "wait",
+            "run-time",
+        ];
         Self { allow: keys.map(String::from).to_vec() }
     }
 }

@@ -175,7 +175,8 @@ fn windows_and_layouts_are_read_or_refused_with_their_line() {
 #[test]
 fn the_environment_may_ask_for_nothing_that_another_pays_for() {
     let allowed = Configuration::default().policy.env.allow;
-    let own = ["fraction", "limit", "memory", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
+    let own =
+        ["fraction", "limit", "memory", "spill", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
     assert_eq!(allowed, own);
 }
 

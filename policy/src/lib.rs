@@ -61,6 +61,7 @@ pub mod run_time;
 pub mod savings;
 pub mod sizing;
 pub mod slice;
+pub mod spill;
 pub mod suspension;
 pub mod time_slices;
 pub mod timeline;

@@ -81,6 +81,8 @@ pub enum EventKind {
     Reservation,
     /// An allocation was refused because of the cap.
     AllocationRefused,
+    /// An allocation had no room within the cap and lies in the host's memory.
+    AllocationSpilled,
     /// A look-up of a function by name was refused because the shim does not know its version.
     UnknownVersion,
     /// As many processes of a lease use its GPUs as may; further ones are refused by the driver's error.
@@ -147,7 +149,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 51] = [
+    pub const ALL: [EventKind; 52] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -168,6 +170,7 @@ impl EventKind {
         EventKind::Budget,
         EventKind::Reservation,
         EventKind::AllocationRefused,
+        EventKind::AllocationSpilled,
         EventKind::UnknownVersion,
         EventKind::PlacesFull,
         EventKind::Breach,

@@ -32,6 +32,12 @@ pub struct LeaseExplanation {
     /// The most that it has held on one GPU so far. 0 from an older supervisor.
     #[serde(default)]
     pub memory_peak_bytes: u64,
+    /// How much of what it allocates beyond its cap may lie in the host's memory; 0: nothing.
+    #[serde(default)]
+    pub spill_bytes: u64,
+    /// What lies there now.
+    #[serde(default)]
+    pub spilled_bytes: u64,
     /// For how long it has its GPUs, if not for as long as its container runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<RunLeft>,

@@ -173,6 +173,10 @@ pub struct LeaseUpdate {
     /// New memory cap on each GPU, in bytes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// How much of what it allocates beyond that may lie in the host's memory from now on, in bytes; 0: nothing more. What lies there
+    /// stays.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill_bytes: Option<u64>,
     /// New class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<Class>,
@@ -259,6 +263,15 @@ pub struct LeaseView {
     /// The most that it has held so, since it was granted. 0 from an older supervisor.
     #[serde(default)]
     pub memory_peak_bytes: u64,
+    /// How much of what it allocates beyond the cap may lie in the host's memory, of all its GPUs together; 0: nothing.
+    #[serde(default)]
+    pub spill_bytes: u64,
+    /// What lies there now.
+    #[serde(default)]
+    pub spilled_bytes: u64,
+    /// Allocations that have gone there.
+    #[serde(default)]
+    pub allocations_spilled: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
     /// Look-ups by name refused because the container's shim does not know that version of a function.

@@ -10,7 +10,9 @@ use crate::class::{Class, Priority};
 use crate::counted::CountedResource;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::mechanism::{Isolation, Mode};
-use crate::quantity::{LONGEST_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_time};
+use crate::quantity::{
+    LEAST_BYTES, LONGEST_SECONDS, MemoryCap, format_permille, parse_bytes, parse_permille, parse_time,
+};
 use crate::seal::Seal;
 use counted::take_counted;
 use keys::{Entry, collect, explain_replacing};
@@ -60,6 +62,10 @@ pub struct Request {
     /// Cap on the memory of each GPU, contexts included; absent: fraction x the GPU's memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory: Option<MemoryCap>,
+    /// How much of what it allocates beyond that may lie in the host's memory, in bytes, of all its GPUs together; absent: nothing, and it
+    /// is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spill_bytes: Option<u64>,
     /// Number of GPUs, 1 to 16, all or none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub gpus: u16,
@@ -166,6 +172,7 @@ impl Request {
             isolation,
             limit_permille: entries.get("limit").map(permille).transpose()?,
             memory: entries.get("memory").map(|entry| told(entry, MemoryCap::parse(&entry.value))).transpose()?,
+            spill_bytes: entries.get("spill").map(|entry| told(entry, parse_bytes(&entry.value))).transpose()?,
             gpus: entries.get("gpus").map_or(Ok(1), |entry| told(entry, parse_gpus(&entry.value)))?,
             devices: entries.get("device").map_or(Ok(Vec::new()), |entry| told(entry, parse_devices(&entry.value)))?,
             models: entries.get("model").map_or(Ok(Vec::new()), |entry| told(entry, parse_models(&entry.value)))?,
@@ -203,6 +210,7 @@ impl Request {
     pub fn check(&self) -> Result<(), RequestError> {
         let wrong = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
         self.check_unbounded()?;
+        self.check_spill()?;
         let has_no_share = matches!(self.mode, Mode::TimeSlice | Mode::Mig) && self.fraction_permille == 0;
         if !has_no_share && !(10..=1000).contains(&self.fraction_permille) {
             return wrong(
@@ -291,6 +299,29 @@ impl Request {
             format!("{key} does not go with mode=mps"),
             format!("leave {key} out, or ask for mode=slice"),
         ))
+    }
+
+    /// The shims alone have memory go to the host's, and only a share has them.
+    fn check_spill(&self) -> Result<(), RequestError> {
+        let Some(bytes) = self.spill_bytes else { return Ok(()) };
+        if !matches!(self.mode, Mode::Auto | Mode::Slice) {
+            return Err(ErrorBody::new(
+                ErrorCode::RequestInvalid,
+                format!(
+                    "spill does not go with mode={}, in which nothing is between a program and the driver",
+                    self.mode.text()
+                ),
+                "leave spill out, or ask for mode=slice, with fraction=1 for all of a GPU's time",
+            ));
+        }
+        if bytes < LEAST_BYTES {
+            return Err(ErrorBody::new(
+                ErrorCode::RequestInvalid,
+                "spill is at least 1MiB",
+                "ask for more, for example 8GiB, or leave spill out",
+            ));
+        }
+        Ok(())
     }
 
     /// Nothing bounds who has whole GPUs: there is nothing to ask for. Who takes part in the driver's time slices has what the hardware

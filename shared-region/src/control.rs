@@ -78,8 +78,12 @@ pub struct Control {
     pub gpu_uuids: [[AtomicU8; 16]; GPUS],
 
     /// What NVML shows that the lease's processes hold of each GPU beyond their accounts, contexts included: it counts as
-    /// held. A supervisor that does not say it leaves zero. What follows on the page is reserved and zero.
+    /// held. A supervisor that does not say it leaves zero.
     pub uncounted_bytes: [AtomicU64; GPUS],
+
+    /// Most memory of the host that the lease may hold beside that of its GPUs, of all of them together: what it allocates beyond
+    /// its cap goes there. A supervisor that does not say it leaves zero. What follows on the page is reserved and zero.
+    pub spill_bytes: AtomicU64,
 }
 
 /// How a lease may work behind its open gate, in nanoseconds.
@@ -154,4 +158,5 @@ const _: () = {
     assert!(offset_of!(Control, slots) == 256);
     assert!(offset_of!(Control, gpu_uuids) == 768);
     assert!(offset_of!(Control, uncounted_bytes) == 1024);
+    assert!(offset_of!(Control, spill_bytes) == 1152);
 };

@@ -151,8 +151,13 @@ pub struct Slot {
     pub peak_bytes: AtomicU64,
     /// How often what the process says that it holds has been changed, raised before each change: the same account in two
     /// looks is one that stood still in between only if this is the same, too. Who looks reads it last: a change that he has
-    /// seen is in it then. A shim that does not say it leaves zero. What follows in the slot is reserved and zero.
+    /// seen is in it then. A shim that does not say it leaves zero.
     pub changes: AtomicU64,
+    /// What of the process's memory lies in the host's because it had no room within the cap, in bytes, of all GPUs together. It is
+    /// in no other account. A shim that does not say it leaves zero; so for what follows.
+    pub spilled_bytes: AtomicU64,
+    /// Allocations ever that went there. What follows in the slot is reserved and zero.
+    pub spills: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -191,6 +196,8 @@ const _: () = {
     assert!(offset_of!(Slot, pieces) == 1952);
     assert!(offset_of!(Slot, peak_bytes) == 1976);
     assert!(offset_of!(Slot, changes) == 1984);
+    assert!(offset_of!(Slot, spilled_bytes) == 1992);
+    assert!(offset_of!(Slot, spills) == 2000);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -308,6 +315,16 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::changes`].
     pub fn changes(&self) -> u64 {
         self.u64_at(1984)
+    }
+
+    /// See [`Slot::spilled_bytes`].
+    pub fn spilled_bytes(&self) -> u64 {
+        self.u64_at(1992)
+    }
+
+    /// See [`Slot::spills`].
+    pub fn spills(&self) -> u64 {
+        self.u64_at(2000)
     }
 
     /// Whether the process claims to hold nothing of any GPU, by itself or with others, and to be changing nothing of that.

@@ -223,6 +223,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Budget
         | EventKind::Reservation
         | EventKind::AllocationRefused
+        | EventKind::AllocationSpilled
         | EventKind::GpuAnswers
         | EventKind::GpuTested
         | EventKind::GpuDrained

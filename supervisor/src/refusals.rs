@@ -58,6 +58,9 @@ pub fn tell(leases: &Leases) {
         if lease.unknown_version_repetition.look(now_ns, figures.unknown_versions, lease.unknown_versions_told) {
             tell_unknown_versions(leases, lease, &figures);
         }
+        if lease.spills.look(now_ns, figures.spills) {
+            tell_spills(leases, lease, &figures);
+        }
         // By the processes that the supervisor holds: what a report says of itself is no reason to speak. Dead ones have
         // their places until the device has let go of them.
         let is_full = lease.processes.len() + lease.dead.len() >= SLOTS;
@@ -100,6 +103,21 @@ fn tell_refusals(leases: &Leases, lease: &mut Lease, figures: &Figures, report: 
     }
 }
 
+fn tell_spills(leases: &Leases, lease: &mut Lease, figures: &Figures) {
+    let count = lease.spills.untold(figures.spills);
+    let (there, limit) = (lease.spilled_bytes(figures), lease.record.spill_bytes);
+    let message = format!(
+        "{count} more allocation(s) of {} had no room within its cap of {} and lie in the host's memory, which the GPU reaches over its \
+         bus: {} of {} there now",
+        lease.record.container_id.short(),
+        format_bytes(lease.record.memory_cap_bytes),
+        format_bytes(there),
+        format_bytes(limit),
+    );
+    leases.events.note(EventKind::AllocationSpilled, about(&lease.record, None), message);
+    lease.spills.note_told(figures.spills);
+}
+
 fn tell_unknown_versions(leases: &Leases, lease: &mut Lease, figures: &Figures) {
     let message = format!(
         "refused {} more look-up(s) of {} of functions in versions that its shim does not know: programs that need them \
@@ -129,13 +147,22 @@ fn refusal(lease: &Lease, figures: &Figures, report: &Report) -> String {
         }
     });
     let control = lease.region.control();
-    sentence(
+    let spilled = match lease.record.spill_bytes {
+        0 => String::new(),
+        most => format!(
+            "; beside it {} of {} of the host's memory are taken",
+            format_bytes(lease.spilled_bytes(figures)),
+            format_bytes(most)
+        ),
+    };
+    let text = sentence(
         figures.refused - lease.refusals_told,
         lease.record.container_id.short(),
         claimants.collect(),
         control.context_bytes.load(Ordering::Relaxed),
         lease.record.memory_cap_bytes,
-    )
+    );
+    text + &spilled
 }
 
 fn sentence(count: u64, container: &str, mut claimants: Vec<Claimant>, context_bytes: u64, cap_bytes: u64) -> String {

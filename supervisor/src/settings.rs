@@ -70,6 +70,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         policy: Policy { mps: old.policy.mps, timeslice_shares: old.policy.timeslice_shares, ..wanted.policy },
         class: wanted.class,
         lease: wanted.lease,
+        spill: wanted.spill,
         queue: wanted.queue,
         preemption: wanted.preemption,
         run_time: wanted.run_time,
@@ -190,6 +191,8 @@ mod tests {
             env.allow = []
             [lease]
             hold_ms = 1
+            [spill]
+            memory = "1GiB"
             [queue]
             places = 5
             longest_wait_seconds = 6

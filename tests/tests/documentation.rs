@@ -265,6 +265,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         limit_permille: Some(200),
         no_limit: true,
         memory_bytes: Some(1),
+        spill_bytes: Some(1 << 30),
         class: Some(Class::Train),
         priority: Some(Priority::Burst),
         run_seconds: Some(60),
@@ -290,6 +291,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         devices: vec![text("0")],
         models: vec![text("H100")],
         min_memory_bytes: Some(1),
+        spill_bytes: Some(1 << 30),
     };
     let container_id = ContainerId(text("c"));
     let asked = LeaseRequest {

@@ -87,6 +87,7 @@ fn render(explanation: &LeaseExplanation) -> String {
         text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
+    text += &spilled(explanation.spilled_bytes, explanation.spill_bytes);
     if let Some(RunLeft { run_seconds, left_ns }) = explanation.run {
         let left = format_seconds(left_ns.div_ceil(1_000_000_000));
         text += &format!("run time: {}, and its GPUs are taken from it in {left}\n", format_seconds(run_seconds));
@@ -141,6 +142,18 @@ fn memory(peak_bytes: u64, cap_bytes: u64) -> String {
             "memory: it has held {} at most, of {} that it may hold\n",
             format_bytes(peak_bytes),
             format_bytes(cap_bytes)
+        ),
+    }
+}
+
+fn spilled(spilled_bytes: u64, spill_bytes: u64) -> String {
+    match (spilled_bytes, spill_bytes) {
+        (0, 0) => String::new(),
+        (0, most) => format!("spill: nothing lies in the host's memory, where {} may\n", format_bytes(most)),
+        (bytes, most) => format!(
+            "spill: {} lie in the host's memory, where {} may, and the GPU reaches them over its bus: that takes kernels longer\n",
+            format_bytes(bytes),
+            format_bytes(most)
         ),
     }
 }
@@ -287,6 +300,8 @@ mod tests {
             fault: None,
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
+            spill_bytes: 8 << 30,
+            spilled_bytes: 1 << 30,
             run: Some(RunLeft { run_seconds: 7200, left_ns: 89_000_000_001 }),
             leaving: Some(Leaving {
                 waits: Some(ContainerId("77aa".repeat(16))),
@@ -334,6 +349,7 @@ mod tests {
 container 3f9a3f9a3f9a, lease 01J
 share 30 %, limit 50 %, class batch, priority guaranteed
 memory: it has held 1.5GiB at most, of 4GiB that it may hold
+spill: 1GiB lie in the host's memory, where 8GiB may, and the GPU reaches them over its bus: that takes kernels longer
 run time: 2h, and its GPUs are taken from it in 1m30s
 leaving: its GPUs are taken from it in 25 s for 77aa77aa77aa, which waits and has a higher priority, if that still waits then
 until then it is served with 10 % as guaranteed

@@ -60,6 +60,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("fraction", &options.fraction),
         ("limit", &options.limit),
         ("memory", &options.memory),
+        ("spill", &options.spill),
         ("gpus", &options.gpus),
         ("device", &options.device),
         ("model", &options.model),

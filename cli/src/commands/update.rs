@@ -13,6 +13,7 @@ pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
         limit_permille: change.limit,
         no_limit: change.no_limit,
         memory_bytes: change.memory.map(|cap| bytes(client, &path, cap)).transpose()?,
+        spill_bytes: change.spill,
         class: change.class,
         priority: change.priority,
         run_seconds: change.run_time,

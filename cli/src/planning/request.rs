@@ -8,7 +8,7 @@ use gpool_protocol::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The keys, as they are listed to people.
-const KEYS: &str = "fraction, limit, memory, gpus, device, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
+const KEYS: &str = "fraction, limit, memory, spill, gpus, device, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
                     project, cost-center, wait, run-time, trust, workload, p99, production, replicas, burst, duty, layout, \
                     plugin-replicas, shared-replicas, memory-share, facts";
 
@@ -50,6 +50,8 @@ pub fn read(text: &str) -> Result<Ask, String> {
             "team" => ask.team = Some(value.to_owned()),
             // How it is served does not depend on who pays, or on when.
             "project" | "cost-center" => {}
+            // What has no room on a GPU goes to the host, whatever serves it; the shims alone can do that.
+            "spill" => drop(parse_bytes(value).map_err(|error| wrong(error.to_string()))?),
             "wait" | "run-time" => drop(parse_time(value).map_err(|error| wrong(error.to_string()))?),
             "trust" => ask.trust = Trust::parse(value).map_err(wrong)?,
             "workload" => workload = Some(Workload::parse(value).map_err(wrong)?),

@@ -6,7 +6,7 @@ use gpool_protocol::{LeaseFault, LeaseView};
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 30] = [
+    const HEADER: [&str; 33] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -37,6 +37,9 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "run_left_seconds",
         "suspension",
         "memory_limit_bytes",
+        "spill_bytes",
+        "spilled_bytes",
+        "allocations_spilled",
     ];
     csv(
         &HEADER,
@@ -72,6 +75,9 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.run_left_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
                 lease.suspension.as_ref().map_or("", |its| its.stage.text()).to_owned(),
                 driver_limit_bytes(lease).map(|bytes| bytes.to_string()).unwrap_or_default(),
+                lease.spill_bytes.to_string(),
+                lease.spilled_bytes.to_string(),
+                lease.allocations_spilled.to_string(),
             ]
         }),
     )

@@ -54,6 +54,11 @@ constants! {
         CU_MEM_ATTACH_HOST = 2;
         CU_MEM_ATTACH_SINGLE = 4;
     }
+    "flag of cuMemHostAlloc."
+    c_uint {
+        CU_MEMHOSTALLOC_PORTABLE = 1;
+        CU_MEMHOSTALLOC_DEVICEMAP = 2;
+    }
     "answer of cuModuleGetLoadingMode."
     c_int {
         CU_MODULE_EAGER_LOADING = 1;

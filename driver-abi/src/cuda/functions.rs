@@ -58,6 +58,8 @@ functions! {
     CuMemAllocManaged, "cuMemAllocManaged"(*mut CUdeviceptr, usize, c_uint);
     CuMemAllocAsync, "cuMemAllocAsync"(*mut CUdeviceptr, usize, CUstream);
     CuMemAllocFromPoolAsync, "cuMemAllocFromPoolAsync"(*mut CUdeviceptr, usize, CUmemoryPool, CUstream);
+    CuMemHostAlloc, "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
+    CuMemFreeHost, "cuMemFreeHost"(*mut c_void);
     CuMemFreeV2, "cuMemFree_v2"(CUdeviceptr);
     CuMemFreeAsync, "cuMemFreeAsync"(CUdeviceptr, CUstream);
     CuMemGetAddressRangeV2, "cuMemGetAddressRange_v2"(*mut CUdeviceptr, *mut usize, CUdeviceptr);

@@ -4,7 +4,7 @@
 //! once, however many threads race to free it, and what the table does not know gives nothing back.
 
 use crate::{HANDLES, PROCESS};
-use crate::{graph_memory, pool_accounts, pools};
+use crate::{graph_memory, pool_accounts, pools, spill};
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
@@ -17,7 +17,7 @@ use gpool_interposer_logic::pieces::Taken;
 use gpool_interposer_logic::process::{Change, Place};
 
 /// Charges on GPU `gpu` before the driver is asked, if need be after pools have given back what they keep without
-/// need; what to answer if there is no room.
+/// need; what to answer if there is no room, or [`spill::INSTEAD`] where the call has another place for it.
 #[inline(never)]
 pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(), CUresult> {
     if !PROCESS.may_be_charged(place) {
@@ -27,7 +27,7 @@ pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(
     if reserve() || pool_accounts::give_back(place, true) && reserve() {
         return Ok(());
     }
-    Err(refused(place, gpu, charge, call))
+    Err(if spill::takes(place, call) { spill::INSTEAD } else { refused(place, gpu, charge, call) })
 }
 
 /// The cause goes out of band; the program gets what the driver would say.

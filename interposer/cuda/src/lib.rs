@@ -34,6 +34,7 @@ mod pools;
 mod procaddress;
 #[allow(non_snake_case)] // the names are the driver's
 mod sharing;
+mod spill;
 mod touched;
 #[allow(non_snake_case)] // the names are the driver's
 mod virtual_memory;

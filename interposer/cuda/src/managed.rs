@@ -9,19 +9,20 @@ use gpool_interposer_logic::memory::Call;
 /// for 7.5 GiB took 2 MiB of the last one. Measured on an H200 with driver 580.159.04.
 const PIECE_BYTES: u64 = 128 << 20;
 
-/// Makes managed memory through `driver`, with a piece of the driver's charged in full if it is the first of its context: so much the
-/// last piece may be longer than what is used of it. It stays charged until the context goes.
-pub fn with_piece(driver: impl FnOnce() -> CUresult) -> CUresult {
-    let piece = if PROCESS.lacks_managed() { Some(Reserved::new(Call::MemAllocManaged, PIECE_BYTES)) } else { None };
-    match piece {
-        None => driver(),
-        Some(Err(refused)) => refused,
-        Some(Ok(piece)) => {
-            let result = driver();
-            // Two threads may have charged one each.
-            let is_kept = result == CUDA_SUCCESS && PROCESS.note_managed();
-            piece.settle(if is_kept { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY });
-            result
-        }
+/// Makes `bytes` of managed memory through `driver`, with a piece of the driver's charged in full if they are the first of their context:
+/// so much the last piece may be longer than what is used of it. It stays charged until the context goes.
+pub fn with_piece(bytes: usize, driver: impl FnOnce() -> CUresult) -> CUresult {
+    // The driver refuses none.
+    let is_first = bytes > 0 && PROCESS.lacks_managed();
+    let piece = match is_first.then(|| Reserved::new(Call::MemAllocManaged, PIECE_BYTES)).transpose() {
+        Ok(piece) => piece,
+        Err(refused) => return refused,
+    };
+    let result = driver();
+    if let Some(piece) = piece {
+        // Two threads may have charged one each.
+        let is_kept = result == CUDA_SUCCESS && PROCESS.note_managed();
+        piece.settle(if is_kept { CUDA_SUCCESS } else { CUDA_ERROR_OUT_OF_MEMORY });
     }
+    result
 }

@@ -4,11 +4,12 @@ use crate::accounts::{freed, held, inexact};
 use crate::entry::{index, real};
 use crate::managed;
 use crate::pool_accounts;
+use crate::spill;
 use crate::touched::touch;
 use core::ffi::{c_int, c_uint};
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
-    CuDeviceTotalMemV2, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2, CuMemFreeV2, CuMemGetInfoV2,
+    CuDeviceTotalMemV2, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2, CuMemGetInfoV2,
 };
 use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory;
@@ -128,17 +129,19 @@ pub unsafe extern "C" fn cuMemAllocPitch(
     CUDA_ERROR_NOT_SUPPORTED
 }
 
-/// Charged.
+/// Charged, or in the host's memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -> CUresult {
     touch();
     // SAFETY: see cuMemGetInfo_v2.
-    held(Kind::Memory, Call::MemAlloc, pointer, size as u64, || unsafe {
-        real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size)
-    })
+    let make = || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) };
+    match held(Kind::Memory, Call::MemAlloc, pointer, size as u64, make) {
+        CUDA_SUCCESS => CUDA_SUCCESS,
+        result => spill::after(result, (Call::MemAlloc, pointer, size as u64)),
+    }
 }
 
-/// Charged with rows padded as every GPU so far pads them.
+/// Charged with rows padded as every GPU so far pads them, or in the host's memory with such rows.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocPitch_v2(
     pointer: *mut CUdeviceptr,
@@ -150,10 +153,26 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
     touch();
     let row = (width as u64).saturating_add(PITCH_ALIGNMENT - 1) / PITCH_ALIGNMENT * PITCH_ALIGNMENT;
     inexact();
-    held(Kind::Memory, Call::MemAllocPitch, pointer, row.saturating_mul(height as u64), || {
-        // SAFETY: see cuMemGetInfo_v2.
-        unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) }
-    })
+    // SAFETY: see cuMemGetInfo_v2.
+    let make =
+        || unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) };
+    let bytes = row.saturating_mul(height as u64);
+    let result = held(Kind::Memory, Call::MemAllocPitch, pointer, bytes, make);
+    // What the driver refuses whatever there is room for.
+    let is_valid = !pitch.is_null() && matches!(element, 4 | 8 | 16);
+    match result {
+        CUDA_SUCCESS => CUDA_SUCCESS,
+        spill::INSTEAD if !is_valid => CUDA_ERROR_INVALID_VALUE,
+        _ if !is_valid => result,
+        _ => {
+            let result = spill::after(result, (Call::MemAllocPitch, pointer, bytes));
+            if result == CUDA_SUCCESS {
+                // SAFETY: the caller's place for it, which is not null.
+                unsafe { *pitch = row as usize };
+            }
+            result
+        }
+    }
 }
 
 /// Charged in full to the device that is current: managed memory may all be there.
@@ -163,16 +182,13 @@ pub unsafe extern "C" fn cuMemAllocManaged(pointer: *mut CUdeviceptr, size: usiz
     inexact();
     // SAFETY: see cuMemGetInfo_v2.
     let make = || unsafe { real::<CuMemAllocManaged>(index::cuMemAllocManaged)(pointer, size, flags) };
-    let held = || held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, make);
-    // The driver refuses it.
-    if size == 0 { held() } else { managed::with_piece(held) }
+    managed::with_piece(size, || held(Kind::Memory, Call::MemAllocManaged, pointer, size as u64, make))
 }
 
 /// Takes the charge back.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemFree_v2(pointer: CUdeviceptr) -> CUresult {
-    // SAFETY: see cuMemGetInfo_v2.
-    freed(pointer, || unsafe { real::<CuMemFreeV2>(index::cuMemFree_v2)(pointer) })
+    freed(pointer, || spill::free(pointer))
 }
 
 /// A CUDA device ordinal is a C int in every entry point.

@@ -5,7 +5,7 @@ use crate::accounts::{freed as free_charged, inexact, refused};
 use crate::entry::{index, real};
 use crate::pool_accounts::{give_back, with};
 use crate::work_exports::{legacy, per_thread};
-use crate::{graph_memory, pool_accounts};
+use crate::{graph_memory, pool_accounts, spill};
 use core::ptr::null_mut;
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::memory::{Call, Charge};
@@ -118,9 +118,15 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
 /// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
 struct Begun(Option<(&'static Place, usize, u64, Change)>);
 
-/// Begins to allocate `bytes` from `pool`, or from the current one, as the entry points begin; or what to answer instead.
+/// Begins to allocate `bytes` from `pool`, or from the current one, as the entry points begin; or what to answer instead, for which
+/// they may be in the host's memory at what `pointer` then says.
 #[inline(never)] // four allocators call these two
-fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<Begun, CUresult> {
+fn begin(
+    pointer: *mut CUdeviceptr,
+    bytes: usize,
+    pool: Option<CUmemoryPool>,
+    stream: CUstream,
+) -> Result<Begun, CUresult> {
     let place = PROCESS.touched_place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     // A captured allocation becomes a part of a graph, which takes its memory whenever it is launched.
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
@@ -141,7 +147,10 @@ fn begin(bytes: usize, pool: Option<CUmemoryPool>, stream: CUstream) -> Result<B
     let growth = growth_bytes(bytes as u64);
     let Some(change) = reserved(place, &pool, growth, stream) else {
         let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
-        return Err(refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call));
+        return Err(match bytes {
+            0 => refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call),
+            _ => spill::spilled(place, usize::from(pool.gpu), (call, pointer, bytes as u64)),
+        });
     };
     pool_accounts::begin(pool.handle, growth);
     Ok(Begun(Some((place, pool.handle, growth, change))))
@@ -156,12 +165,13 @@ fn end(begun: Begun, result: CUresult) {
 
 /// Allocates `bytes` from `pool`, or from the current one, through `driver`.
 fn allocated(
+    pointer: *mut CUdeviceptr,
     bytes: usize,
     pool: Option<CUmemoryPool>,
     stream: CUstream,
     driver: impl FnOnce() -> CUresult,
 ) -> CUresult {
-    match begin(bytes, pool, stream) {
+    match begin(pointer, bytes, pool, stream) {
         Ok(begun) => {
             let result = driver();
             end(begun, result);
@@ -169,6 +179,16 @@ fn allocated(
         }
         Err(refused) => refused,
     }
+}
+
+/// Frees what is at `pointer` by `driver`, behind the work on a stream that is called so and meant to be that.
+#[inline(never)] // two call it
+fn freed_in_order(pointer: CUdeviceptr, (called, meant): (CUstream, CUstream), driver: CuMemFreeAsync) -> CUresult {
+    free_charged(pointer, || match spill::is_spilled(pointer) {
+        true => spill::free_after(pointer, meant),
+        // SAFETY: the entry point's type, the caller's arguments.
+        false => unsafe { driver(pointer, called) },
+    })
 }
 
 macro_rules! stream_ordered {
@@ -179,7 +199,7 @@ macro_rules! stream_ordered {
         /// As the driver's function of this name; so for all functions here.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
-            allocated(size, None, $meant(stream), || {
+            allocated(pointer, size, None, $meant(stream), || {
                 // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` below.
                 unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) }
             })
@@ -190,7 +210,7 @@ macro_rules! stream_ordered {
         pub unsafe extern "C" fn $from_pool(
             pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
         ) -> CUresult {
-            allocated(size, Some(pool), $meant(stream), || {
+            allocated(pointer, size, Some(pool), $meant(stream), || {
                 // SAFETY: as above.
                 unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
             })
@@ -200,7 +220,7 @@ macro_rules! stream_ordered {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $free(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
             // SAFETY: as above.
-            free_charged(pointer, || unsafe { real::<CuMemFreeAsync>(index::$free)(pointer, stream) })
+            freed_in_order(pointer, (stream, $meant(stream)), unsafe { real::<CuMemFreeAsync>(index::$free) })
         }
     )*};
 }

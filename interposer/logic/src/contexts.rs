@@ -16,6 +16,8 @@ struct Context {
     handle: CUcontext,
     tag: BurstTag,
     allocated_bytes: u64,
+    /// What was allocated in it and lies in the host's memory.
+    spilled_bytes: u64,
     /// Uses beyond the one that it was made with (cuCtxAttach).
     attached: u32,
     /// The context that it is a part of, and whose tag it has; null for a whole one.
@@ -33,6 +35,7 @@ const FREE: Context = Context {
     handle: null_mut(),
     tag: BurstTag(0),
     allocated_bytes: 0,
+    spilled_bytes: 0,
     attached: 0,
     whole: null_mut(),
     has_libraries: false,
@@ -61,6 +64,11 @@ impl Context {
     /// It has an account of its own.
     fn is_whole(&self) -> bool {
         !self.handle.is_null() && self.whole.is_null()
+    }
+
+    /// What was allocated in it, in the host's memory or on the device.
+    fn account(&mut self, is_spilled: bool) -> &mut u64 {
+        if is_spilled { &mut self.spilled_bytes } else { &mut self.allocated_bytes }
     }
 
     fn is_made(&self) -> bool {
@@ -194,19 +202,29 @@ impl Contexts {
         left.is_some()
     }
 
-    /// `bytes` more were allocated in `handle`: its tag, if it is known.
-    pub fn add(&mut self, handle: CUcontext, bytes: u64) -> Option<BurstTag> {
+    /// `bytes` more were allocated in `handle`, in the host's memory if they are spilled: its tag, if it is known.
+    #[inline(never)]
+    pub fn add(&mut self, handle: CUcontext, bytes: u64, are_spilled: bool) -> Option<BurstTag> {
         let whole = self.whole(handle)?;
         let context = self.find(whole)?;
-        context.allocated_bytes = context.allocated_bytes.saturating_add(bytes);
+        let account = context.account(are_spilled);
+        *account = account.saturating_add(bytes);
         Some(context.tag)
     }
 
     /// `bytes` of what was allocated in the context with this tag were freed; false if it has gone, and they with it.
     #[inline(never)]
-    pub fn subtract(&mut self, tag: BurstTag, bytes: u64) -> bool {
+    pub fn subtract(&mut self, tag: BurstTag, bytes: u64, are_spilled: bool) -> bool {
         let found = self.table.iter_mut().find(|context| context.is_whole() && context.tag == tag);
-        found.map(|context| context.allocated_bytes = context.allocated_bytes.saturating_sub(bytes)).is_some()
+        let account = found.map(|context| context.account(are_spilled));
+        account.map(|account| *account = account.saturating_sub(bytes)).is_some()
+    }
+
+    /// What was allocated in `handle` and lies in the host's memory.
+    #[cold]
+    #[inline(never)]
+    pub fn spilled_bytes(&self, handle: CUcontext) -> u64 {
+        self.place_of(handle).filter(|_| !handle.is_null()).map_or(0, |place| self.table[place].spilled_bytes)
     }
 
     /// Adds `bytes` of a library to each context that there is or comes, if `charge` allows it for all that there are; those
@@ -311,9 +329,11 @@ mod tests {
         assert_eq!(contexts.enter(a, 0), BurstTag::new(0, 1));
         assert_eq!(contexts.enter(b, 3), BurstTag::new(3, 2));
         assert_eq!((contexts.enter(a, 0), contexts.count()), (BurstTag::new(0, 1), 2));
-        contexts.add(a, 100);
-        contexts.add(b, 7);
-        assert!(contexts.subtract(BurstTag::new(0, 1), 40) && !contexts.subtract(BurstTag::new(1, 1), 40));
+        contexts.add(a, 100, false);
+        contexts.add(b, 7, false);
+        assert!(
+            contexts.subtract(BurstTag::new(0, 1), 40, false) && !contexts.subtract(BurstTag::new(1, 1), 40, false)
+        );
         assert_eq!((contexts.leave(a), contexts.leave(a), contexts.count()), (Some(60), None, 1));
         assert_eq!(contexts.enter(a, 1).context(), 3, "a handle that comes back is another context");
         assert_eq!(contexts.tag(null_mut()), None);
@@ -383,7 +403,7 @@ mod tests {
         assert!(contexts.add_to_all(5, |_| panic!("there is none"), |_| panic!("there is room")));
         let (begun, handle) = (contexts.begin(0), 16 as CUcontext);
         assert!(contexts.meet(handle, 0).1 && !contexts.meet(handle, 0).1);
-        contexts.add(handle, 100);
+        contexts.add(handle, 100, false);
         let (mut charged, mut given_back) = (0, 0);
         let mut charge = |_: usize| {
             charged += 1;
@@ -406,8 +426,8 @@ mod tests {
         assert!(!contexts.enter_part(part, whole) && !contexts.enter_part(unknown, unknown));
         assert_eq!((contexts.tag(part), contexts.count()), (Some(tag), 3));
         assert_eq!([whole, part, unknown].map(|handle| contexts.whole(handle)), [Some(whole), Some(whole), None]);
-        contexts.add(whole, 100);
-        assert_eq!(contexts.add(part, 10), Some(tag));
+        contexts.add(whole, 100, false);
+        assert_eq!(contexts.add(part, 10, false), Some(tag));
         let mut charged = 0;
         let mut charge = |_: usize| {
             charged += 1;
@@ -416,7 +436,7 @@ mod tests {
         assert!(contexts.add_to_all(5, &mut charge, |_| panic!("there is room")));
         assert_eq!(charged, 1, "a library is there once");
         assert_eq!((contexts.leave(part), contexts.leave(part)), (Some(0), None));
-        assert!(contexts.subtract(tag, 10), "what was allocated in it is still there");
+        assert!(contexts.subtract(tag, 10, false), "what was allocated in it is still there");
         assert_eq!((contexts.leave(whole), contexts.is_empty()), (Some(105), true));
     }
 

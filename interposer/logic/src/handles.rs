@@ -63,6 +63,8 @@ pub struct Held {
     pub is_shared: bool,
     /// It came from elsewhere, and how large it is shows when it is mapped.
     pub is_imported: bool,
+    /// It lies in the host's memory, for want of room within the cap, and is charged as that.
+    pub is_spilled: bool,
 }
 
 impl Held {
@@ -74,8 +76,22 @@ impl Held {
     /// A thing of this size on the lease's first GPU.
     pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
         let (references, mappings, serial, ending) = (0, 0, 0, 0);
-        let (gpu, is_shared, is_imported) = (0, false, false);
-        Self { handle, bytes, owner: 0, references, mappings, serial, ending, gpu, kind, is_shared, is_imported }
+        let (gpu, is_shared, is_imported, is_spilled) = (0, false, false, false);
+        let owner = 0;
+        Self {
+            handle,
+            bytes,
+            owner,
+            references,
+            mappings,
+            serial,
+            ending,
+            gpu,
+            kind,
+            is_shared,
+            is_imported,
+            is_spilled,
+        }
     }
 
     /// Calls are under way that end all that holds it. The driver may have let go of it, and its handle be another's.

@@ -58,6 +58,8 @@ pub mod scratch;
 #[cfg(not(loom))]
 mod sharing;
 #[cfg(not(loom))]
+pub mod spill;
+#[cfg(not(loom))]
 mod standing;
 #[cfg(not(loom))]
 mod stuck;

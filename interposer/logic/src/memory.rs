@@ -41,6 +41,7 @@ pub fn held_bytes(region: &Region, slot: &Slot, gpu: usize) -> u64 {
 
 /// Memory held by the lease on GPU `gpu`, contexts included: the sum over the slots that were ever taken, and what
 /// several may hold once.
+#[inline(never)] // many ask
 pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     // Contexts are counted first and multiplied once: this is most of what an allocation costs.
     let (mut bytes, mut contexts) = (0_u64, 0_u64);

@@ -15,6 +15,7 @@ pub use crate::place::{Change, Place};
 use crate::records::Records;
 use crate::region::{Region, RegionError};
 use crate::registration;
+use crate::spill;
 use crate::stuck::Left;
 use core::cell::UnsafeCell;
 use core::mem::MaybeUninit;
@@ -227,12 +228,22 @@ impl Process {
 
     /// `bytes` were allocated in the current context: its tag.
     pub fn allocated(&self, place: &Place, bytes: u64) -> BurstTag {
+        self.made(place, bytes, false)
+    }
+
+    /// The same in the host's memory.
+    pub fn spilled(&self, place: &Place, bytes: u64) -> BurstTag {
+        self.made(place, bytes, true)
+    }
+
+    #[inline(never)]
+    fn made(&self, place: &Place, bytes: u64, are_spilled: bool) -> BurstTag {
         let context = place.driver.current_context();
-        let known = self.contexts.lock().add(context, bytes);
+        let known = self.contexts.lock().add(context, bytes, are_spilled);
         known.unwrap_or_else(|| {
             // Seen for the first time.
             let tag = self.tag_of(place, context);
-            self.contexts.lock().add(context, bytes);
+            self.contexts.lock().add(context, bytes, are_spilled);
             tag
         })
     }
@@ -249,7 +260,10 @@ impl Process {
         if held.owner == 0 {
             return self.release_on_device(place, usize::from(held.gpu), held.bytes);
         }
-        if self.contexts.lock().subtract(owner, held.bytes) {
+        if self.contexts.lock().subtract(owner, held.bytes, held.is_spilled) {
+            if held.is_spilled {
+                return spill::release(place.slot(), held.bytes);
+            }
             if held.kind == Kind::Module {
                 place.add_image_bytes(held.bytes.wrapping_neg());
             }
@@ -286,7 +300,7 @@ impl Process {
     /// What was charged in its context stays charged until the process ends, whatever becomes of it.
     pub fn keep(&self, place: &Place, held: &Held) {
         let owner = BurstTag(held.owner);
-        if held.owner != 0 && self.contexts.lock().subtract(owner, held.bytes) {
+        if held.owner != 0 && self.contexts.lock().subtract(owner, held.bytes, false) {
             self.device_bytes[owner.gpu()].fetch_add(held.bytes, Ordering::AcqRel);
         }
         place.note_inexact();

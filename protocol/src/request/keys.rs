@@ -6,10 +6,11 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Every key of the grammar, in the order of the documentation.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "fraction",
     "limit",
     "memory",
+    "spill",
     "gpus",
     "device",
     "model",

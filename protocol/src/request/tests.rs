@@ -27,6 +27,7 @@ fn share(fraction_permille: u16) -> Request {
         devices: Vec::new(),
         models: Vec::new(),
         min_memory_bytes: None,
+        spill_bytes: None,
         class: Class::Batch,
         priority: Priority::Guaranteed,
         team: None,

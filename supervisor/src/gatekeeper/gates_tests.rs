@@ -31,6 +31,7 @@ impl Stage {
         let dir = tempfile::tempdir().unwrap();
         let page = ControlPage {
             memory_cap_bytes: 1,
+            spill_bytes: 0,
             context_bytes: 1,
             fraction_permille: 500,
             fail_open: true,

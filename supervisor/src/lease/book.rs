@@ -6,6 +6,7 @@ use super::entitlement::share_of;
 use super::figures::Figures;
 use super::meter::Meter;
 use super::record::{Counted, ProcessRecord, Record, StandingRecord};
+use super::spill::SpillNotes;
 use super::statement::Statement;
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
@@ -95,6 +96,8 @@ pub struct Lease {
     pub unknown_versions_told: u64,
     /// How often that is told.
     pub unknown_version_repetition: Repetition,
+    /// What is told of its allocations in the host's memory.
+    pub spills: SpillNotes,
     /// Whether an event has told that all its places are taken.
     pub is_full_told: bool,
     /// Why its processes were killed, if they were, as a sentence about its container.
@@ -249,8 +252,10 @@ impl Lease {
 
     /// Goes on from what an earlier life of the supervisor has written down. What it did not write has been told.
     pub fn count_on(&mut self, counted: Option<Counted>) {
+        let all = self.figures(&mut Report::new());
+        // What is there was told when it came.
+        self.spills.note_told(all.spills);
         let Some(counted) = counted else {
-            let all = self.figures(&mut Report::new());
             (self.refusals_told, self.unknown_versions_told) = (all.refused, all.unknown_versions);
             return;
         };

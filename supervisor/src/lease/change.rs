@@ -74,6 +74,10 @@ impl Leases {
         if is_of_share {
             new.memory_cap_bytes = self.check_room(&book, &old, &new)?;
         }
+        if new.spill_bytes > old.spill_bytes {
+            self.check_spill_change(&book, &id, new.spill_bytes)?;
+        }
+        new.highest_spill_bytes = old.highest_spill_bytes.map(|highest| highest.max(new.spill_bytes));
         new.highest_cap_bytes = old.highest_cap_bytes.map(|highest| highest.max(new.memory_cap_bytes));
         let lease = book.leases.get_mut(&id).expect("found above");
         if new == old {
@@ -91,6 +95,7 @@ impl Leases {
         }
         lease.note_lowered_cap();
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
+        lease.region.control().spill_bytes.store(lease.record.spill_bytes, Ordering::Relaxed);
         let configuration = self.configuration();
         lease.region.set_fail_open(fails_open(&configuration, &lease.record));
         lease.region.set_fraction(lease.record.fraction_permille);
@@ -303,6 +308,9 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
     if change.memory_bytes.is_some_and(|bytes| bytes < LEAST_BYTES) {
         return wrong("memory_bytes is at least 1048576 (1MiB)", "give the cap in bytes, 4294967296 for 4GiB");
     }
+    if change.spill_bytes.is_some_and(|bytes| (1..LEAST_BYTES).contains(&bytes)) {
+        return wrong("spill_bytes is 0 or at least 1048576 (1MiB)", "give it in bytes, 8589934592 for 8GiB");
+    }
     if change.no_limit && change.limit_permille.is_some() {
         return wrong("limit_permille and no_limit do not go together", "give one of them");
     }
@@ -310,6 +318,17 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
     new.fraction_permille = change.fraction_permille.unwrap_or(old.fraction_permille);
     new.limit_permille = if change.no_limit { None } else { change.limit_permille.or(old.limit_permille) };
     new.memory_cap_bytes = change.memory_bytes.unwrap_or(old.memory_cap_bytes);
+    if change.spill_bytes.is_some_and(|bytes| bytes > 0) && old.highest_spill_bytes.is_none() {
+        return Err(ErrorBody::new(
+            ErrorCode::LeaseConflict,
+            format!(
+                "container {} was started by a gpool that had nothing go to the host's memory",
+                old.container_id.short()
+            ),
+            "start it anew",
+        ));
+    }
+    new.spill_bytes = change.spill_bytes.unwrap_or(old.spill_bytes);
     new.class = change.class.unwrap_or(old.class);
     new.priority = change.priority.unwrap_or(old.priority);
     // Who says how it is to be served from now on has said it, also where a budget had changed it.
@@ -329,11 +348,16 @@ fn difference(old: &Record, new: &Record) -> String {
             record.memory_cap_bytes != other.memory_cap_bytes && text == format_bytes(other.memory_cap_bytes);
         if is_alike { format!("{} bytes", record.memory_cap_bytes) } else { text }
     };
+    let spill = |record: &Record| match record.spill_bytes {
+        0 => "none".to_owned(),
+        bytes => format_bytes(bytes),
+    };
     let run_time = |record: &Record| record.run_seconds.map_or("none".into(), format_seconds);
     let all = [
         ("fraction", share(old), share(new)),
         ("limit", limit(old), limit(new)),
         ("memory", memory(old, new), memory(new, old)),
+        ("spill", spill(old), spill(new)),
         ("class", old.class.to_string(), new.class.to_string()),
         ("priority", old.priority.to_string(), new.priority.to_string()),
         ("run time", run_time(old), run_time(new)),
@@ -369,6 +393,19 @@ mod tests {
         let priority = LeaseUpdate { priority: Some(Priority::Burst), ..LeaseUpdate::default() };
         assert_eq!(difference(&old, &changed(&old, &priority).unwrap()), "priority guaranteed to burst");
         assert!(difference(&old, &old).contains("as before"));
+    }
+
+    #[test]
+    fn what_may_go_to_the_hosts_memory_is_changed_where_the_shims_send_it_there() {
+        let spill = |bytes| LeaseUpdate { spill_bytes: Some(bytes), ..LeaseUpdate::default() };
+        let old = Record { highest_spill_bytes: Some(0), ..sample() };
+        let new = changed(&old, &spill(8 << 30)).unwrap();
+        assert_eq!((new.spill_bytes, difference(&old, &new)), (8 << 30, "spill none to 8GiB".to_owned()));
+        assert_eq!(changed(&new, &spill(0)).unwrap().spill_bytes, 0);
+        assert!(changed(&new, &spill(4096)).unwrap_err().message.contains("0 or at least 1048576"));
+        let told = changed(&sample(), &spill(8 << 30)).unwrap_err();
+        assert!(told.code == ErrorCode::LeaseConflict && told.remedy == "start it anew", "{told}");
+        assert!(changed(&sample(), &spill(0)).is_ok(), "it has none");
     }
 
     #[test]

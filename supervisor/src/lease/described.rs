@@ -57,6 +57,9 @@ pub fn described(record: &Record) -> String {
     if record.mechanism == Mechanism::Mps {
         text += " under an MPS server";
     }
+    if record.spill_bytes > 0 {
+        text += &format!(", {} more of the host's memory", format_bytes(record.spill_bytes));
+    }
     if let Some(limit) = record.limit_permille {
         text += &format!(", at most {}", format_permille(limit.into()));
     }

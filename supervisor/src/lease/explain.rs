@@ -51,6 +51,8 @@ impl Leases {
             fault: record.fault,
             memory_cap_bytes: memory.memory_cap_bytes,
             memory_peak_bytes: memory.memory_peak_bytes,
+            spill_bytes: memory.spill_bytes,
+            spilled_bytes: memory.spilled_bytes,
             leaving,
             suspension: memory.suspension,
             gpus,

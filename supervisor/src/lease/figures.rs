@@ -54,6 +54,10 @@ pub struct Figures {
     pub launches: u64,
     /// The most memory that was held on one GPU, by all processes of the lease together.
     pub peak_bytes: u64,
+    /// Memory that lies in the host's for want of room within the cap.
+    pub spilled_bytes: u64,
+    /// Allocations that have gone there.
+    pub spills: u64,
 }
 
 impl Figures {
@@ -64,6 +68,7 @@ impl Figures {
             held.allocated_bytes = held.allocated_bytes.saturating_add(claimed.allocated_bytes);
             held.contexts = held.contexts.saturating_add(claimed.contexts);
         }
+        self.spilled_bytes = self.spilled_bytes.saturating_add(slot.spilled_bytes());
         self.count(slot);
         self
     }
@@ -92,10 +97,10 @@ impl Figures {
         }
     }
 
-    /// What was written down. Memory is not.
+    /// What was written down. Memory is not, nor what has gone to the host's.
     pub(super) fn read(counted: &Counted) -> Self {
         let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *counted;
-        Self { held: Default::default(), refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes }
+        Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, ..Self::default() }
     }
 
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
@@ -105,6 +110,7 @@ impl Figures {
         self.gate_wait_ns = self.gate_wait_ns.saturating_add(slot.gate_wait_ns());
         self.launches = self.launches.saturating_add(slot.launches());
         self.peak_bytes = self.peak_bytes.max(slot.peak_bytes());
+        self.spills = self.spills.saturating_add(slot.spills());
         if slot.refused() > 0 {
             self.refused_bytes = slot.refused_bytes();
         }

@@ -2,7 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
-use super::described::{about, described, without_room};
+use super::described::about;
 use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
@@ -13,6 +13,7 @@ use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::failed;
+use super::spill::SpillNotes;
 use super::statement::Statement;
 use crate::audit;
 use crate::bell::Bell;
@@ -159,14 +160,6 @@ impl Leases {
         self.used_bytes.iter().map(|value| value.load(Ordering::Relaxed)).collect()
     }
 
-    /// Counts and tells a request that was refused.
-    pub fn note_refusal(&self, asked: &LeaseRequest, error: &ErrorBody, uid: u32) {
-        self.counters.note_refusal(error.code);
-        let about = About { container_id: Some(asked.container_id.clone()), uid: Some(uid), ..About::default() };
-        let message = format!("refused {}: {}", asked.container_id.short(), error.sentence());
-        self.events.note(EventKind::LeaseRefused, about, message);
-    }
-
     /// Grants a lease, or refuses with the cause and the next step.
     ///
     /// # Errors
@@ -227,6 +220,8 @@ impl Leases {
             caps_time_slices: mechanism == Mechanism::TimeSlice && served.request.memory.is_some(),
             has_driver_limit: false,
             memory_cap_bytes: placed.memory_bytes,
+            spill_bytes: served.request.spill_bytes.unwrap_or(0),
+            highest_spill_bytes: Some(served.request.spill_bytes.unwrap_or(0)),
             highest_cap_bytes: Some(placed.memory_bytes),
             run_seconds: run.seconds,
             ends_ns: run.ends_ns,
@@ -260,16 +255,6 @@ impl Leases {
         drop(book);
         (self.watch_changed)();
         Ok(granted)
-    }
-
-    /// Tells of a lease in the book.
-    pub fn note_granted(&self, book: &Book, id: &LeaseId) {
-        let Some(lease) = book.leases.get(id) else { return };
-        let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
-        let lease = &lease.record;
-        let (share, container) = (described(lease), lease.container_id.short());
-        let message = format!("granted {share} to {container}{}", without_room(lease, context_bytes));
-        self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
     }
 
     /// Makes the region and the record, and enters the lease; nothing is left behind on failure.
@@ -311,6 +296,7 @@ impl Leases {
         }
         let page = ControlPage {
             memory_cap_bytes: record.memory_cap_bytes,
+            spill_bytes: record.spill_bytes,
             context_bytes: self.context_bytes_of(&gpus),
             fraction_permille: record.fraction_permille,
             fail_open: fails_open(&configuration, &record),
@@ -387,6 +373,7 @@ impl Leases {
             refusal_repetition: Repetition::default(),
             unknown_versions_told: 0,
             unknown_version_repetition: Repetition::default(),
+            spills: SpillNotes::default(),
             is_full_told: false,
             stopped: None,
             bypassing: 0,

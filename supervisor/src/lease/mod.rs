@@ -37,11 +37,13 @@ mod refusal;
 mod reserved;
 mod room;
 mod seating;
+mod spill;
 mod statement;
 mod stranded;
 mod suitable;
 mod suspended;
 mod takeover;
+mod telling;
 mod trial;
 mod view;
 

@@ -189,6 +189,12 @@ pub struct Record {
     pub has_driver_limit: bool,
     /// Its memory cap on each GPU.
     pub memory_cap_bytes: u64,
+    /// How much of what it allocates beyond that may lie in the host's memory.
+    #[serde(default)]
+    pub spill_bytes: u64,
+    /// The most that it ever might: what lies there stays when that is lowered. None from a supervisor whose shims had nothing go there.
+    #[serde(default)]
+    pub highest_spill_bytes: Option<u64>,
     /// The highest cap that it has ever had. None from a supervisor that did not write it down.
     #[serde(default)]
     pub highest_cap_bytes: Option<u64>,
@@ -247,6 +253,11 @@ impl Record {
     pub fn written_peak(&self) -> u64 {
         let counted = self.standing.as_ref().and_then(|standing| standing.counted);
         self.believed_peak(counted.map_or(0, |counted| counted.peak_bytes))
+    }
+
+    /// The most of the host's memory that its processes may hold by now.
+    pub fn most_spilled_bytes(&self) -> u64 {
+        self.highest_spill_bytes.unwrap_or(0).max(self.spill_bytes)
     }
 
     /// Whether the hardware keeps its share by time slices.

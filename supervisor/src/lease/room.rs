@@ -291,6 +291,7 @@ impl Leases {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
         })?;
+        self.check_spill(asked, uid, scene, served.mechanism)?;
         Ok(Room { served, domain, placed, has_no_hours, is_lent: false, demand, counted })
     }
 

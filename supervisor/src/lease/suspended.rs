@@ -91,6 +91,8 @@ impl Lease {
                 isolation: None,
                 limit_permille: record.limit_permille,
                 memory: Some(MemoryCap::Bytes(record.memory_cap_bytes)),
+                // It has stayed there, and what it may have is its own still.
+                spill_bytes: None,
                 gpus: record.gpus().len() as u16,
                 devices: record.gpus().iter().map(|uuid| uuid.0.clone()).collect(),
                 models: Vec::new(),

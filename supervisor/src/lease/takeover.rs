@@ -200,6 +200,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     let away_ns = clock::now_ns().saturating_sub(region.control().heartbeat_ns.load(Ordering::Relaxed));
     // A supervisor that died within an update may have written one and not the other; the record is the promise.
     region.control().memory_cap_bytes.store(record.memory_cap_bytes, Ordering::Relaxed);
+    region.control().spill_bytes.store(record.spill_bytes, Ordering::Relaxed);
     keep_context_cost(&region, leases.context_bytes_of(&gpus));
     // The configuration may have changed since.
     region.set_fail_open(fails_open(&leases.configuration(), &record));
@@ -346,7 +347,14 @@ mod tests {
     }
 
     fn page_with(context_bytes: u64) -> ControlPage<'static> {
-        ControlPage { memory_cap_bytes: 1, context_bytes, fraction_permille: 300, fail_open: false, gpu_uuids: &[] }
+        ControlPage {
+            memory_cap_bytes: 1,
+            spill_bytes: 0,
+            context_bytes,
+            fraction_permille: 300,
+            fail_open: false,
+            gpu_uuids: &[],
+        }
     }
 
     #[test]

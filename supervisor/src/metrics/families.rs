@@ -148,6 +148,9 @@ families! {
     LeaseMemoryUsed Gauge "gpool_lease_memory_used_bytes" ["container_id", "lease_id", "gpu_uuid"] "Memory charged to the lease, contexts included";
     LeaseMemoryLimit Gauge "gpool_lease_memory_limit_bytes" ["container_id", "lease_id", "gpu_uuid"]
         "What the driver itself lets the container's processes have of the GPU; absent where it keeps no limit";
+    LeaseSpillLimit Gauge "gpool_lease_spill_limit_bytes" ["container_id", "lease_id"]
+        "How much of what it allocates beyond its cap may lie in the host's memory; absent where nothing may";
+    LeaseSpilled Gauge "gpool_lease_spilled_bytes" ["container_id", "lease_id"] "What lies there; absent where nothing may";
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
         "The most memory that the lease has held on one GPU since it was made, contexts included";
     LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";

@@ -336,6 +336,10 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     if matches!(lease.state, LeaseState::Held | LeaseState::Stranded) {
         return;
     }
+    if lease.spill_bytes > 0 || lease.spilled_bytes > 0 {
+        page.add(Family::LeaseSpillLimit, &[container, id], lease.spill_bytes as f64);
+        page.add(Family::LeaseSpilled, &[container, id], lease.spilled_bytes as f64);
+    }
     page.add(Family::LeaseMemoryPeak, &[container, id], lease.memory_peak_bytes as f64);
     page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
     page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);

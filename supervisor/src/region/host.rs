@@ -42,6 +42,8 @@ pub fn failed(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) 
 pub struct ControlPage<'a> {
     /// Memory cap on each GPU.
     pub memory_cap_bytes: u64,
+    /// What of its memory beyond that may lie in the host's.
+    pub spill_bytes: u64,
     /// What a context is taken to cost.
     pub context_bytes: u64,
     /// Part of each GPU, in thousandths.
@@ -143,6 +145,7 @@ impl RegionHost {
         control.burst_ns.store(burst_ns, Ordering::Relaxed);
         control.depth_ns.store(depth_ns, Ordering::Relaxed);
         control.memory_cap_bytes.store(page.memory_cap_bytes, Ordering::Relaxed);
+        control.spill_bytes.store(page.spill_bytes, Ordering::Relaxed);
         control.context_bytes.store(page.context_bytes, Ordering::Relaxed);
         control.gpus.store(page.gpu_uuids.len().min(GPUS) as u32, Ordering::Relaxed);
         for (place, uuid) in control.gpu_uuids.iter().zip(page.gpu_uuids) {
@@ -311,6 +314,7 @@ mod tests {
         let gpu_uuids = ["GPU-00112233-4455-6677-8899-aabbccddeeff", "GPU-ff112233-4455-6677-8899-aabbccddeeff"];
         let page = ControlPage {
             memory_cap_bytes: 7,
+            spill_bytes: 9,
             context_bytes: 5,
             fraction_permille: 300,
             fail_open: false,
@@ -325,6 +329,7 @@ mod tests {
         assert_eq!(first_bytes, [0, 0xff, 0]);
         assert_eq!(control.fail_open.load(Ordering::Relaxed), 0);
         assert_eq!(control.fraction_permille.load(Ordering::Relaxed), 300);
+        assert_eq!(control.spill_bytes.load(Ordering::Relaxed), 9);
         region.set_fail_open(true);
         assert_eq!(control.fail_open.load(Ordering::Relaxed), 1, "an update changes it live");
     }

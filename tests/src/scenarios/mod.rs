@@ -90,6 +90,7 @@ mod silent_tenant;
 mod simulated_gpu;
 mod simulated_gpus;
 mod slurm;
+mod spill;
 mod static_data;
 mod stats_and_wait;
 mod steps;

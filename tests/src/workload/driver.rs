@@ -39,6 +39,8 @@ functions! {
     memory_info c"cuMemGetInfo" (*mut usize, *mut usize);
     allocate c"cuMemAlloc" (*mut u64, usize);
     free c"cuMemFree" (u64);
+    allocate_rows c"cuMemAllocPitch" (*mut u64, *mut usize, usize, usize, c_uint);
+    pointer_attribute c"cuPointerGetAttribute" (*mut c_void, c_int, u64);
     allocate_async c"cuMemAllocAsync" (*mut u64, usize, *mut c_void);
     allocate_from_pool c"cuMemAllocFromPoolAsync" (*mut u64, usize, *mut c_void, *mut c_void);
     free_async c"cuMemFreeAsync" (u64, *mut c_void);

@@ -8,7 +8,8 @@ use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
 use super::{
-    beside, check, churn, fail, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts, storm,
+    beside, beyond, check, churn, fail, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts,
+    storm,
 };
 use clap::Parser;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
@@ -65,6 +66,9 @@ pub fn run() -> ExitCode {
     }
     if let Some(mib) = options.remember {
         remembering::remember(&options, &driver, &contexts[0], mib);
+    }
+    if options.beyond {
+        beyond::go(&options, &driver, &contexts[0]);
     }
     if let Some(steps) = &options.graphs {
         graphs::run(&driver, steps);

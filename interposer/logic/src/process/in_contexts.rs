@@ -4,6 +4,7 @@ use super::{Place, Process};
 use crate::contexts::{self, Beginning, Contexts};
 use crate::credit::Stripe;
 use crate::memory::{self, Charge};
+use crate::spill;
 use core::sync::atomic::Ordering;
 use gpool_driver_abi::cuda::{CUcontext, CUdevice};
 use gpool_shared_region::BurstTag;
@@ -137,15 +138,21 @@ impl Process {
         }
         let mut contexts = self.contexts.lock();
         let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
+        let spilled_bytes = contexts.spilled_bytes(context);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
         self.context_count.store(contexts.count() as u32, Ordering::Release);
         let is_last = contexts.is_empty();
         drop(contexts);
         if is_last {
             place.slot().image_bytes.store(0, Ordering::Release);
+            // Also of contexts that the table had no room for.
+            place.slot().spilled_bytes.store(0, Ordering::Release);
         }
         let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
         memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
+        if spilled_bytes > 0 && !is_last {
+            spill::release(place.slot(), spilled_bytes);
+        }
     }
 
     /// `context` has one use more, which [`Process::detach_context`] ends.
@@ -213,5 +220,42 @@ impl Process {
             1 => 0,
             _ => self.tag_of(place, place.driver.current_context()).gpu(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::{CONTEXTS, process};
+    use crate::handles::{Held, Kind};
+
+    #[test]
+    fn what_lies_in_the_hosts_memory_goes_when_it_is_freed_or_with_its_context() {
+        let process = process();
+        let place = process.place().unwrap();
+        place.region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        place.region.control().spill_bytes.store(100, Ordering::Relaxed);
+        let begin = |context| process.context_made(place, process.begin_context(place, 0).unwrap(), context, 0);
+        let spilled = || spill::used_bytes(&place.region);
+        let allocate = |bytes| {
+            assert!(spill::try_reserve(&place.region, place.slot(), bytes));
+            let owner = process.spilled(place, bytes).0;
+            Held { owner, is_spilled: true, ..Held::new(Kind::Memory, bytes, bytes) }
+        };
+        begin(CONTEXTS[0]);
+        let used_bytes = memory::used_bytes(&place.region, 0);
+        let (freed, left) = (allocate(30), allocate(60));
+        assert_eq!((spilled(), memory::used_bytes(&place.region, 0)), (90, used_bytes), "of the GPU it takes nothing");
+        process.give_back(place, &freed);
+        assert_eq!(spilled(), 60);
+        begin(CONTEXTS[1]);
+        process.context_gone(CONTEXTS[0]);
+        assert_eq!(spilled(), 0, "beside another context");
+        process.give_back(place, &left);
+        assert_eq!(spilled(), 0, "it has gone with its context");
+        process.context_gone(CONTEXTS[1]);
+        allocate(100);
+        process.context_gone(CONTEXTS[0]);
+        assert_eq!(spilled(), 0, "with the last one");
     }
 }

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "spill",
+        what: "what has no room within a cap lies in the host's memory, is used there, and is sold once",
+        limit_s: 120,
+        run: Place::Inside(spill::run),
+    },
+    Scenario {
         name: "driver-limits",
         what: "a driver that keeps memory caps binds what goes past the shims, follows updates, and outlives the supervisor",
         limit_s: 120,

@@ -1,0 +1,120 @@
+//! Memory that has no room within the cap and lies in the host's, where the lease may have some there.
+//!
+//! It is page-locked memory that the device reads and writes over its bus, at the address that the program gets for it: nothing
+//! moves, and of the device it takes nothing. It stays there until it is freed.
+
+use crate::accounts::{refused, remember};
+use crate::entry::{index, real};
+use crate::{HANDLES, PROCESS};
+use core::ffi::c_void;
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicBool, Ordering};
+use gpool_driver_abi::cuda::{
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
+    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS, CUdeviceptr, CUresult, CUstream, CuMemFreeHost, CuMemFreeV2,
+    CuMemHostAlloc, CuStreamSynchronize,
+};
+use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::memory::{self, Call, Charge};
+use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::spill;
+use gpool_interposer_logic::waits::WaitFor;
+
+/// Something has gone to the host's memory, ever.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Whether what has no room within the cap may go to the host's memory.
+fn may_spill(place: &Place) -> bool {
+    spill::limit_bytes(&place.region) > 0
+}
+
+/// What stands for an answer where there is no room and nothing has been said of it, because the caller has [`after`] look for
+/// another place. No answer of a driver is one.
+pub const INSTEAD: CUresult = CUresult::MIN;
+
+/// Whether what `call` has no room for may go to the host's memory.
+pub fn takes(place: &Place, call: Call) -> bool {
+    matches!(call, Call::MemAlloc | Call::MemAllocPitch) && may_spill(place)
+}
+
+/// What an allocation of `bytes` answers that was to be made at what `pointer` then says, and of which so far is answered `result`: it
+/// may be made in the host's memory.
+#[cold]
+#[inline(never)]
+pub fn after(result: CUresult, (call, pointer, bytes): (Call, *mut CUdeviceptr, u64)) -> CUresult {
+    let Some(place) = PROCESS.place() else { return result };
+    // The device may have no room, though the lease has.
+    let is_without_room = result == INSTEAD || result == CUDA_ERROR_OUT_OF_MEMORY && takes(place, call);
+    if is_without_room { spilled(place, PROCESS.current_gpu(place), (call, pointer, bytes)) } else { result }
+}
+
+/// What an allocation that has no room on GPU `gpu` answers: it is in the host's memory then, or refused.
+#[cold]
+#[inline(never)]
+pub fn spilled(place: &'static Place, gpu: usize, (call, pointer, bytes): (Call, *mut CUdeviceptr, u64)) -> CUresult {
+    let refuse = || refused(place, gpu, Charge::Bytes(memory::rounded_bytes(bytes)), call);
+    if !may_spill(place) {
+        return refuse();
+    }
+    if pointer.is_null() {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let (slot, page_bytes) = (place.slot(), spill::rounded_bytes(bytes));
+    if !spill::try_reserve(&place.region, slot, page_bytes) {
+        return refuse();
+    }
+    // Contexts on all of the lease's GPUs may be given the address.
+    let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
+    let mut address = null_mut();
+    // SAFETY: the entry point's type, and a place for the address.
+    let result = unsafe { real::<CuMemHostAlloc>(index::cuMemHostAlloc)(&mut address, bytes as usize, flags) };
+    if result != CUDA_SUCCESS {
+        spill::release(slot, page_bytes);
+        return if result == CUDA_ERROR_OUT_OF_MEMORY { refuse() } else { result };
+    }
+    let owner = PROCESS.spilled(place, page_bytes).0;
+    IS_USED.store(true, Ordering::Release);
+    remember(place, Held { owner, is_spilled: true, ..Held::new(Kind::Memory, address as u64, page_bytes) });
+    spill::note(slot);
+    // SAFETY: not null, and a place for the address, as the caller's caller promises.
+    unsafe { *pointer = address as CUdeviceptr };
+    CUDA_SUCCESS
+}
+
+/// Whether what is at `pointer` lies in the host's memory.
+#[inline(never)]
+pub fn is_spilled(pointer: CUdeviceptr) -> bool {
+    // In a forked child the lock may be a thread's that it does not have.
+    IS_USED.load(Ordering::Acquire)
+        && PROCESS.place().is_some()
+        && HANDLES.lock().find(Kind::Memory, pointer).is_some_and(|held| held.is_spilled)
+}
+
+/// Has the driver free what is at `pointer`, which lies in the host's memory or not.
+#[inline(never)]
+pub fn free(pointer: CUdeviceptr) -> CUresult {
+    match is_spilled(pointer) {
+        // SAFETY: the entry point's type; the address is one that the driver gave for this.
+        true => unsafe { real::<CuMemFreeHost>(index::cuMemFreeHost)(pointer as *mut c_void) },
+        // SAFETY: the entry point's type, the caller's address.
+        false => unsafe { real::<CuMemFreeV2>(index::cuMemFree_v2)(pointer) },
+    }
+}
+
+/// Has the driver free what is at `pointer` and lies in the host's memory, behind the work that is on `stream`.
+#[cold]
+#[inline(never)]
+pub fn free_after(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+    let Some(place) = PROCESS.place() else { return free(pointer) };
+    if place.driver.is_capturing(stream) {
+        return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+    }
+    let wait = || {
+        // SAFETY: the entry point's type, the caller's stream.
+        unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) }
+    };
+    let relaxed = place.driver.relaxed_capture();
+    let result = PROCESS.wait(WaitFor::Stream(stream), wait);
+    drop(relaxed);
+    if result == CUDA_SUCCESS { free(pointer) } else { result }
+}

@@ -1,0 +1,71 @@
+//! Whether there is room in the host's memory for what containers may have there beside that of their GPUs. It is sold once, as theirs
+//! is, since nobody could take back what the device uses.
+
+/// The host's memory that is there for this, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostMemory {
+    /// All of it.
+    pub total_bytes: u64,
+    /// What leases may have.
+    pub sold_bytes: u64,
+    /// What those who wait ask for and stand before the one in question.
+    pub wanted_bytes: u64,
+}
+
+/// Why there is no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shortage {
+    /// There is never so much.
+    Never {
+        /// There is this much, in bytes; 0 where nobody may have any.
+        total_bytes: u64,
+    },
+    /// There is not now.
+    Sold {
+        /// So much is not sold.
+        free_bytes: u64,
+    },
+    /// There would be, and others wait for it.
+    Wanted {
+        /// So much is left beside what they ask for.
+        free_bytes: u64,
+    },
+}
+
+impl HostMemory {
+    /// Whether `bytes` more can be sold. Of those before it in the queue each has what it asks for before it, also while what that one
+    /// lacks is something else: it would wait for ever where those behind it come and go.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn check(&self, bytes: u64) -> Result<(), Shortage> {
+        let Self { total_bytes, sold_bytes, wanted_bytes } = *self;
+        let free_bytes = total_bytes.saturating_sub(sold_bytes);
+        let left_bytes = free_bytes.saturating_sub(wanted_bytes);
+        match bytes {
+            0 => Ok(()),
+            _ if bytes > total_bytes => Err(Shortage::Never { total_bytes }),
+            _ if bytes > free_bytes => Err(Shortage::Sold { free_bytes }),
+            _ if bytes > left_bytes => Err(Shortage::Wanted { free_bytes: left_bytes }),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_sold_once_and_first_to_who_waits() {
+        let memory = |sold_bytes, wanted_bytes| HostMemory { total_bytes: 100, sold_bytes, wanted_bytes };
+        assert_eq!(memory(0, 0).check(100), Ok(()));
+        assert_eq!(memory(0, 0).check(101), Err(Shortage::Never { total_bytes: 100 }));
+        assert_eq!(memory(60, 0).check(41), Err(Shortage::Sold { free_bytes: 40 }));
+        assert_eq!(memory(60, 30).check(40), Err(Shortage::Wanted { free_bytes: 10 }));
+        assert_eq!(memory(60, 30).check(10), Ok(()));
+        assert_eq!(memory(60, 500).check(0), Ok(()), "who wants none is in nobody's way");
+        assert_eq!(memory(160, 0).check(1), Err(Shortage::Sold { free_bytes: 0 }), "less than was sold before");
+        assert_eq!(HostMemory::default().check(1), Err(Shortage::Never { total_bytes: 0 }));
+    }
+}

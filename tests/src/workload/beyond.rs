@@ -1,0 +1,132 @@
+//! A program that takes more than its GPU has for it, and uses all of it: what of that lies in the host's memory, whether it keeps what
+//! is written there, and what happens when it is given back by every way.
+
+use super::context::Context;
+use super::driver::Driver;
+use super::options::Options;
+use super::{check, fail, say};
+use serde_json::json;
+use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::time::Duration;
+
+/// CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_MEMORYTYPE_HOST (cuda.h).
+const MEMORY_TYPE: c_int = 2;
+const HOST: u32 = 1;
+/// So much of each piece is written and read, at its beginning and at its end.
+const BYTES: usize = 4096;
+const ROW_BYTES: usize = 1000;
+
+/// Takes pieces of --chunk-mib until one is refused, uses them, gives some back and takes them again, then stays with all of them.
+pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
+    context.enter();
+    let bytes = (options.chunk_mib as usize) << 20;
+    let mut pieces: Vec<u64> = std::iter::from_fn(|| context.try_to_allocate(bytes)).collect();
+    context.report_memory();
+    say(&json!({"event": "filled", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
+    say(&json!({"event": "kept", "wrong": written_and_read(driver, &pieces, bytes)}));
+    let of_host = |pieces: &[u64]| pieces.iter().position(|piece| on_host(driver, &[*piece]) == 1);
+    let Some(there) = of_host(&pieces) else { fail("nothing lies in the host's memory", 0) };
+
+    // What was on the device and is given back is room there.
+    let here = pieces.iter().position(|piece| on_host(driver, &[*piece]) == 0).unwrap_or(there);
+    let again = taken_again(driver, context, pieces[here], bytes, Way::Now, Way::Now);
+    pieces[here] = again;
+    say(&json!({"event": "again", "what": "device", "on_host": on_host(driver, &[again])}));
+    for (name, give, take) in [
+        ("now", Way::Now, Way::Now),
+        ("in-order", Way::InOrder, Way::Now),
+        ("taken-in-order", Way::Now, Way::InOrder),
+        ("both-in-order", Way::InOrder, Way::InOrder),
+    ] {
+        let again = taken_again(driver, context, pieces[there], bytes, give, take);
+        pieces[there] = again;
+        let wrong = written_and_read(driver, &[again], bytes);
+        say(&json!({"event": "again", "what": name, "on_host": on_host(driver, &[again]), "wrong": wrong}));
+    }
+    // In rows, as wide as the driver pads them.
+    give_back(driver, pieces[there], Way::Now);
+    let (mut rows, mut pitch) = (0, 0);
+    let height = bytes / 1024;
+    // SAFETY: results go to live locals.
+    check("cuMemAllocPitch", unsafe { (driver.allocate_rows)(&mut rows, &mut pitch, ROW_BYTES, height, 4) });
+    let wrong = written_and_read(driver, &[rows], pitch * height);
+    say(&json!({"event": "rows", "pitch": pitch, "on_host": on_host(driver, &[rows]), "wrong": wrong}));
+    pieces[there] = rows;
+    say(&json!({"event": "stays", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+/// At once, or in the order of the default stream.
+#[derive(Clone, Copy)]
+enum Way {
+    Now,
+    InOrder,
+}
+
+fn taken_again(driver: &Driver, context: &Context, piece: u64, bytes: usize, give: Way, take: Way) -> u64 {
+    give_back(driver, piece, give);
+    match take {
+        Way::Now => context.allocate(bytes),
+        Way::InOrder => {
+            let mut address = 0;
+            // SAFETY: the result goes to a live local; the default stream is meant.
+            check("cuMemAllocAsync", unsafe { (driver.allocate_async)(&mut address, bytes, null_mut()) });
+            address
+        }
+    }
+}
+
+fn give_back(driver: &Driver, piece: u64, way: Way) {
+    // SAFETY: it was allocated and is given back once.
+    let (call, code) = unsafe {
+        match way {
+            Way::Now => ("cuMemFree", (driver.free)(piece)),
+            Way::InOrder => ("cuMemFreeAsync", (driver.free_async)(piece, null_mut())),
+        }
+    };
+    check(call, code);
+}
+
+/// How many of the pieces lie in the host's memory, by the driver's own word.
+fn on_host(driver: &Driver, pieces: &[u64]) -> usize {
+    let lies = |piece: &&u64| {
+        let mut kind = 0_u32;
+        // SAFETY: the attribute has four bytes, which go to a live local.
+        let code = unsafe { (driver.pointer_attribute)((&raw mut kind).cast::<c_void>(), MEMORY_TYPE, **piece) };
+        check("cuPointerGetAttribute", code);
+        kind == HOST
+    };
+    pieces.iter().filter(lies).count()
+}
+
+/// Bytes that are not as they were written, when all has been written: by copies to the device, on it, and by memsets.
+fn written_and_read(driver: &Driver, pieces: &[u64], bytes: usize) -> usize {
+    let pattern = |index: usize| -> Vec<u8> { (0..BYTES).map(|byte| (byte * 7 + index * 31) as u8).collect() };
+    let end = (bytes - BYTES) as u64;
+    for (index, piece) in pieces.iter().enumerate() {
+        let (from, half) = (pattern(index), BYTES as u64 / 2);
+        // SAFETY: all within a live allocation of `bytes`, and a buffer of BYTES.
+        unsafe {
+            check("cuMemcpyHtoD", (driver.to_device)(*piece, from.as_ptr().cast(), BYTES));
+            check("cuMemcpyDtoDAsync", (driver.copy_async)(piece + end, *piece, BYTES, null_mut()));
+            check("cuMemsetD8Async", (driver.set_async)(piece + end, index as u8, half as usize, null_mut()));
+        }
+    }
+    let mut wrong = 0;
+    for (index, piece) in pieces.iter().enumerate() {
+        let (mut first, mut last) = (vec![0_u8; BYTES], vec![0_u8; BYTES]);
+        // SAFETY: as above, the other way.
+        unsafe {
+            check("cuMemcpyDtoH", (driver.to_host)(first.as_mut_ptr().cast(), *piece, BYTES));
+            check("cuMemcpyDtoH", (driver.to_host)(last.as_mut_ptr().cast(), piece + end, BYTES));
+        }
+        let want = pattern(index);
+        let set = vec![index as u8; BYTES / 2];
+        let wanted_last = [&set[..], &want[BYTES / 2..]].concat();
+        wrong += first.iter().zip(&want).chain(last.iter().zip(&wanted_last)).filter(|(is, want)| is != want).count();
+    }
+    wrong
+}
