@@ -25,6 +25,13 @@ pub enum Shortage {
         /// So much is not sold.
         free_bytes: u64,
     },
+    /// It is more than one user is to have.
+    Part {
+        /// What one user may have.
+        part_bytes: u64,
+        /// What of that is left.
+        left_bytes: u64,
+    },
     /// There would be, and others wait for it.
     Wanted {
         /// So much is left beside what they ask for.
@@ -32,7 +39,20 @@ pub enum Shortage {
     },
 }
 
+/// What a user without root may have of it: as of the places in the queue, a quarter.
+const USER_PART: u64 = 4;
+
 impl HostMemory {
+    /// Whether `bytes` more are within the part of a user without root who has `own_bytes`.
+    ///
+    /// # Errors
+    /// They are not.
+    pub fn check_user(&self, bytes: u64, own_bytes: u64) -> Result<(), Shortage> {
+        let part_bytes = self.total_bytes / USER_PART;
+        let left_bytes = part_bytes.saturating_sub(own_bytes);
+        if bytes <= left_bytes { Ok(()) } else { Err(Shortage::Part { part_bytes, left_bytes }) }
+    }
+
     /// Whether `bytes` more can be sold. Of those before it in the queue each has what it asks for before it, also while what that one
     /// lacks is something else: it would wait for ever where those behind it come and go.
     ///
@@ -55,6 +75,14 @@ impl HostMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_user_without_root_has_a_quarter_of_it() {
+        let memory = HostMemory { total_bytes: 100, ..HostMemory::default() };
+        assert_eq!((memory.check_user(25, 0), memory.check_user(5, 20)), (Ok(()), Ok(())));
+        assert_eq!(memory.check_user(6, 20), Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }));
+        assert_eq!(memory.check_user(1, 40), Err(Shortage::Part { part_bytes: 25, left_bytes: 0 }));
+    }
 
     #[test]
     fn it_is_sold_once_and_first_to_who_waits() {

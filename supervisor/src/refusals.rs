@@ -79,7 +79,8 @@ pub fn tell(leases: &Leases) {
 /// Tells what has been kept back of a lease that is about to end.
 pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     let (allocations, versions) = (lease.refusal_repetition.has_told(), lease.unknown_version_repetition.has_told());
-    if !allocations && !versions {
+    let spills = lease.spills.has_told();
+    if !allocations && !versions && !spills {
         return;
     }
     let mut report = Report::new();
@@ -89,6 +90,9 @@ pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     }
     if versions && figures.unknown_versions > lease.unknown_versions_told {
         tell_unknown_versions(leases, lease, &figures);
+    }
+    if spills && lease.spills.untold(figures.spills) > 0 {
+        tell_spills(leases, lease, &figures);
     }
 }
 

@@ -170,11 +170,12 @@ fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
     failed("the kernel does not deny the devices to the container, which keeps them", cause)
 }
 
-/// What a process that comes now finds: a gate that stays closed, and no memory.
+/// What a process that comes now finds: a gate that stays closed, and no memory, of the host neither.
 fn close(leases: &Leases, lease: &Lease) {
     leases.gatekeeper.order(Order::Pause { tenant: lease.tenant });
     lease.region.set_fail_open(false);
     lease.region.control().memory_cap_bytes.store(0, Ordering::Relaxed);
+    lease.region.control().spill_bytes.store(0, Ordering::Relaxed);
 }
 
 /// Kills the processes of the container that use the devices, and those that begin to meanwhile; those that were killed.

@@ -136,8 +136,8 @@ pub unsafe extern "C" fn cuMemAlloc_v2(pointer: *mut CUdeviceptr, size: usize) -
     // SAFETY: see cuMemGetInfo_v2.
     let make = || unsafe { real::<CuMemAllocV2>(index::cuMemAlloc_v2)(pointer, size) };
     match held(Kind::Memory, Call::MemAlloc, pointer, size as u64, make) {
-        CUDA_SUCCESS => CUDA_SUCCESS,
-        result => spill::after(result, (Call::MemAlloc, pointer, size as u64)),
+        spill::INSTEAD => spill::instead(Call::MemAlloc, pointer, size as u64),
+        result => result,
     }
 }
 
@@ -158,21 +158,19 @@ pub unsafe extern "C" fn cuMemAllocPitch_v2(
         || unsafe { real::<CuMemAllocPitchV2>(index::cuMemAllocPitch_v2)(pointer, pitch, width, height, element) };
     let bytes = row.saturating_mul(height as u64);
     let result = held(Kind::Memory, Call::MemAllocPitch, pointer, bytes, make);
-    // What the driver refuses whatever there is room for.
-    let is_valid = !pitch.is_null() && matches!(element, 4 | 8 | 16);
-    match result {
-        CUDA_SUCCESS => CUDA_SUCCESS,
-        spill::INSTEAD if !is_valid => CUDA_ERROR_INVALID_VALUE,
-        _ if !is_valid => result,
-        _ => {
-            let result = spill::after(result, (Call::MemAllocPitch, pointer, bytes));
-            if result == CUDA_SUCCESS {
-                // SAFETY: the caller's place for it, which is not null.
-                unsafe { *pitch = row as usize };
-            }
-            result
-        }
+    if result != spill::INSTEAD {
+        return result;
     }
+    // What the driver refuses whatever there is room for.
+    if pitch.is_null() || !matches!(element, 4 | 8 | 16) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    let result = spill::instead(Call::MemAllocPitch, pointer, bytes);
+    if result == CUDA_SUCCESS {
+        // SAFETY: the caller's place for it, which is not null.
+        unsafe { *pitch = row as usize };
+    }
+    result
 }
 
 /// Charged in full to the device that is current: managed memory may all be there.

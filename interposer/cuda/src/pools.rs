@@ -96,12 +96,16 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
 
 /// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
 /// and device differ. Where the cap does not allow it, pools give back what they keep, at last what the work on `stream`
-/// still holds.
+/// still holds, unless the allocation may lie in the host's memory.
 fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<Change> {
     let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
     let change = place.change();
     if reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve() {
         return Some(change);
+    }
+    // The program has asked for no wait, and there is another place.
+    if spill::may_spill(place) {
+        return None;
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
     drop(change);
@@ -184,11 +188,11 @@ fn allocated(
 /// Frees what is at `pointer` by `driver`, behind the work on a stream that is called so and meant to be that.
 #[inline(never)] // two call it
 fn freed_in_order(pointer: CUdeviceptr, (called, meant): (CUstream, CUstream), driver: CuMemFreeAsync) -> CUresult {
-    free_charged(pointer, || match spill::is_spilled(pointer) {
-        true => spill::free_after(pointer, meant),
-        // SAFETY: the entry point's type, the caller's arguments.
-        false => unsafe { driver(pointer, called) },
-    })
+    if spill::is_spilled(pointer) {
+        return spill::free_in_order(pointer, meant);
+    }
+    // SAFETY: the entry point's type, the caller's arguments.
+    free_charged(pointer, || unsafe { driver(pointer, called) })
 }
 
 macro_rules! stream_ordered {

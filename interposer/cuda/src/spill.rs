@@ -5,14 +5,15 @@
 
 use crate::accounts::{refused, remember};
 use crate::entry::{index, real};
+use crate::memory_exports::cuMemFree_v2;
 use crate::{HANDLES, PROCESS};
 use core::ffi::c_void;
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicBool, Ordering};
 use gpool_driver_abi::cuda::{
-    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_OUT_OF_MEMORY,
-    CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS, CUdeviceptr, CUresult, CUstream, CuMemFreeHost, CuMemFreeV2,
-    CuMemHostAlloc, CuStreamSynchronize,
+    CU_MEMHOSTALLOC_DEVICEMAP, CU_MEMHOSTALLOC_PORTABLE, CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_INITIALIZED,
+    CUDA_ERROR_OUT_OF_MEMORY, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, CUDA_SUCCESS, CUdeviceptr, CUresult, CUstream,
+    CuMemFreeHost, CuMemFreeV2, CuMemHostAlloc, CuStreamSynchronize,
 };
 use gpool_interposer_logic::handles::{Held, Kind};
 use gpool_interposer_logic::memory::{self, Call, Charge};
@@ -24,11 +25,11 @@ use gpool_interposer_logic::waits::WaitFor;
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Whether what has no room within the cap may go to the host's memory.
-fn may_spill(place: &Place) -> bool {
+pub fn may_spill(place: &Place) -> bool {
     spill::limit_bytes(&place.region) > 0
 }
 
-/// What stands for an answer where there is no room and nothing has been said of it, because the caller has [`after`] look for
+/// What stands for an answer where there is no room and nothing has been said of it, because the caller has [`instead`] look for
 /// another place. No answer of a driver is one.
 pub const INSTEAD: CUresult = CUresult::MIN;
 
@@ -37,15 +38,14 @@ pub fn takes(place: &Place, call: Call) -> bool {
     matches!(call, Call::MemAlloc | Call::MemAllocPitch) && may_spill(place)
 }
 
-/// What an allocation of `bytes` answers that was to be made at what `pointer` then says, and of which so far is answered `result`: it
-/// may be made in the host's memory.
+/// What an allocation of `bytes` answers for which there is no room ([`INSTEAD`]): it is in the host's memory then, or refused.
 #[cold]
 #[inline(never)]
-pub fn after(result: CUresult, (call, pointer, bytes): (Call, *mut CUdeviceptr, u64)) -> CUresult {
-    let Some(place) = PROCESS.place() else { return result };
-    // The device may have no room, though the lease has.
-    let is_without_room = result == INSTEAD || result == CUDA_ERROR_OUT_OF_MEMORY && takes(place, call);
-    if is_without_room { spilled(place, PROCESS.current_gpu(place), (call, pointer, bytes)) } else { result }
+pub fn instead(call: Call, pointer: *mut CUdeviceptr, bytes: u64) -> CUresult {
+    match PROCESS.place() {
+        Some(place) => spilled(place, PROCESS.current_gpu(place), (call, pointer, bytes)),
+        None => CUDA_ERROR_OUT_OF_MEMORY,
+    }
 }
 
 /// What an allocation that has no room on GPU `gpu` answers: it is in the host's memory then, or refused.
@@ -63,31 +63,52 @@ pub fn spilled(place: &'static Place, gpu: usize, (call, pointer, bytes): (Call,
     if !spill::try_reserve(&place.region, slot, page_bytes) {
         return refuse();
     }
+    // The device has tables of pages for it, which the account does not know.
+    place.note_inexact();
     // Contexts on all of the lease's GPUs may be given the address.
     let flags = CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP;
     let mut address = null_mut();
+    // What is allocated in the order of a stream breaks no capture that goes on elsewhere.
+    let relaxed = place.driver.relaxed_capture();
     // SAFETY: the entry point's type, and a place for the address.
     let result = unsafe { real::<CuMemHostAlloc>(index::cuMemHostAlloc)(&mut address, bytes as usize, flags) };
-    if result != CUDA_SUCCESS {
-        spill::release(slot, page_bytes);
-        return if result == CUDA_ERROR_OUT_OF_MEMORY { refuse() } else { result };
+    let is_kept = result == CUDA_SUCCESS && is_remembered(place, address as u64, page_bytes);
+    if result == CUDA_SUCCESS && !is_kept {
+        // SAFETY: the entry point's type, and what it has just been given by.
+        unsafe { real::<CuMemFreeHost>(index::cuMemFreeHost)(address) };
     }
-    let owner = PROCESS.spilled(place, page_bytes).0;
+    drop(relaxed);
+    if !is_kept {
+        spill::release(slot, page_bytes);
+        return if matches!(result, CUDA_SUCCESS | CUDA_ERROR_OUT_OF_MEMORY) { refuse() } else { result };
+    }
     IS_USED.store(true, Ordering::Release);
-    remember(place, Held { owner, is_spilled: true, ..Held::new(Kind::Memory, address as u64, page_bytes) });
     spill::note(slot);
     // SAFETY: not null, and a place for the address, as the caller's caller promises.
     unsafe { *pointer = address as CUdeviceptr };
     CUDA_SUCCESS
 }
 
-/// Whether what is at `pointer` lies in the host's memory.
+/// Remembers what lies there, as what has to be freed in another way; false, with nothing changed, where there is no room for that.
+fn is_remembered(place: &Place, handle: u64, bytes: u64) -> bool {
+    let Some(tag) = PROCESS.spilled(place, bytes) else { return false };
+    remember(place, Held { owner: tag.0, is_spilled: true, ..Held::new(Kind::Memory, handle, bytes) });
+    let is_there = HANDLES.lock().find(Kind::Memory, handle).is_some();
+    if !is_there {
+        PROCESS.unspilled(tag, bytes);
+    }
+    is_there
+}
+
+/// Whether what is at `pointer` lies in the host's memory. Of a context that has gone it does no more, and the address may be another's.
 #[inline(never)]
 pub fn is_spilled(pointer: CUdeviceptr) -> bool {
     // In a forked child the lock may be a thread's that it does not have.
-    IS_USED.load(Ordering::Acquire)
-        && PROCESS.place().is_some()
-        && HANDLES.lock().find(Kind::Memory, pointer).is_some_and(|held| held.is_spilled)
+    if !IS_USED.load(Ordering::Acquire) || PROCESS.place().is_none() {
+        return false;
+    }
+    let held = HANDLES.lock().find(Kind::Memory, pointer).map(|held| *held);
+    held.is_some_and(|held| held.is_spilled && PROCESS.has_context(held.owner))
 }
 
 /// Has the driver free what is at `pointer`, which lies in the host's memory or not.
@@ -101,20 +122,20 @@ pub fn free(pointer: CUdeviceptr) -> CUresult {
     }
 }
 
-/// Has the driver free what is at `pointer` and lies in the host's memory, behind the work that is on `stream`.
+/// Frees what is at `pointer` and lies in the host's memory, behind the work that is on `stream`.
 #[cold]
 #[inline(never)]
-pub fn free_after(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
-    let Some(place) = PROCESS.place() else { return free(pointer) };
+pub fn free_in_order(pointer: CUdeviceptr, stream: CUstream) -> CUresult {
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
     if place.driver.is_capturing(stream) {
         return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
     }
-    let wait = || {
+    let _relaxed = place.driver.relaxed_capture();
+    // Before the account is about to change: the supervisor learns nothing from one that is, however long this takes.
+    let result = PROCESS.wait(WaitFor::Stream(stream), || {
         // SAFETY: the entry point's type, the caller's stream.
         unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) }
-    };
-    let relaxed = place.driver.relaxed_capture();
-    let result = PROCESS.wait(WaitFor::Stream(stream), wait);
-    drop(relaxed);
-    if result == CUDA_SUCCESS { free(pointer) } else { result }
+    });
+    // SAFETY: it is the caller's to free.
+    if result == CUDA_SUCCESS { unsafe { cuMemFree_v2(pointer) } } else { result }
 }

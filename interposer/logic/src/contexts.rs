@@ -220,6 +220,11 @@ impl Contexts {
         account.map(|account| *account = account.saturating_sub(bytes)).is_some()
     }
 
+    /// Whether the context with this tag is there.
+    pub fn has(&self, tag: BurstTag) -> bool {
+        self.table.iter().any(|context| context.is_whole() && context.tag == tag)
+    }
+
     /// What was allocated in `handle` and lies in the host's memory.
     #[cold]
     #[inline(never)]

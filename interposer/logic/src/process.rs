@@ -228,24 +228,37 @@ impl Process {
 
     /// `bytes` were allocated in the current context: its tag.
     pub fn allocated(&self, place: &Place, bytes: u64) -> BurstTag {
-        self.made(place, bytes, false)
+        self.made(place, bytes, false).0
     }
 
-    /// The same in the host's memory.
-    pub fn spilled(&self, place: &Place, bytes: u64) -> BurstTag {
-        self.made(place, bytes, true)
+    /// The same in the host's memory; none if that context is one too many to be known, so that nobody would see it go.
+    pub fn spilled(&self, place: &Place, bytes: u64) -> Option<BurstTag> {
+        let (tag, is_known) = self.made(place, bytes, true);
+        is_known.then_some(tag)
+    }
+
+    /// What was `spilled` is not kept after all.
+    pub fn unspilled(&self, tag: BurstTag, bytes: u64) {
+        self.contexts.lock().subtract(tag, bytes, true);
+    }
+
+    /// Whether the context is there that has this tag, as [`Held::owner`] has it.
+    pub fn has_context(&self, tag: u64) -> bool {
+        self.contexts.lock().has(BurstTag(tag))
     }
 
     #[inline(never)]
-    fn made(&self, place: &Place, bytes: u64, are_spilled: bool) -> BurstTag {
+    fn made(&self, place: &Place, bytes: u64, are_spilled: bool) -> (BurstTag, bool) {
         let context = place.driver.current_context();
         let known = self.contexts.lock().add(context, bytes, are_spilled);
-        known.unwrap_or_else(|| {
-            // Seen for the first time.
-            let tag = self.tag_of(place, context);
-            self.contexts.lock().add(context, bytes, are_spilled);
-            tag
-        })
+        known.map_or_else(
+            || {
+                // Seen for the first time.
+                let tag = self.tag_of(place, context);
+                (tag, self.contexts.lock().add(context, bytes, are_spilled).is_some())
+            },
+            |tag| (tag, true),
+        )
     }
 
     /// `held` is no longer: its charge is taken back, unless that has gone with its context.

@@ -1,5 +1,6 @@
 //! Host memory that the device may use: page-locked in a real driver, plain memory here. It takes nothing of a device.
 
+use crate::capture;
 use crate::driver::{code, driver, put};
 use crate::memory::{map, unmap};
 use gpool_driver_abi::cuda::*;
@@ -43,6 +44,7 @@ pub unsafe extern "C" fn cuMemHostAlloc(address: *mut *mut c_void, bytes: usize,
         let driver = driver()?;
         let mut objects = driver.objects();
         let (context, _) = objects.current()?;
+        capture::refuse_unsafe(&mut objects)?;
         if address.is_null() || bytes == 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -58,6 +60,7 @@ pub extern "C" fn cuMemFreeHost(address: *mut c_void) -> CUresult {
     code(|| {
         let driver = driver()?;
         let mut objects = driver.objects();
+        capture::refuse_unsafe(&mut objects)?;
         let found = objects.host_memory.get(&(address as usize)).filter(|found| found.context.is_some());
         let bytes = found.ok_or(CUDA_ERROR_INVALID_VALUE)?.bytes;
         objects.host_memory.remove(&(address as usize));

@@ -79,6 +79,11 @@ impl Leases {
         };
         let (asks, whom) = ((&waiter.asked, waiter.uid), Whom::asking(&waiter.asked, waiter.uid));
         let goes = |wanted: &Tally, ahead: &Ahead| self.check_quota(scene, None, wanted, &ahead.reserved).is_ok();
+        // Who waits for the host's memory is in nobody's way on a GPU, and nobody has to go for it.
+        if self.check_spill(&waiter.asked, waiter.uid, scene).is_err() {
+            note(&|| waiter.keep_nothing());
+            return Prospect::Waits;
+        }
         let ends_ns = self.run_of(&waiter.asked, None).ends_ns;
         if let Ok(room) = self.room_behind(asks, scene, (ahead, ends_ns), &scene.places_of(&waiter.preferred())) {
             let wanted = tally_of(asks, room.counts(), scene.gpus);

@@ -3,9 +3,10 @@
 use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
 use super::entitlement::share_of;
+use super::figures::Counted;
 use super::figures::Figures;
 use super::meter::Meter;
-use super::record::{Counted, ProcessRecord, Record, StandingRecord};
+use super::record::{ProcessRecord, Record, StandingRecord};
 use super::spill::SpillNotes;
 use super::statement::Statement;
 use crate::context_cost::ContextCost;
@@ -233,7 +234,7 @@ impl Lease {
         write: impl FnOnce(&Record) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
-        let counted = Some(self.retired.written((self.refusals_told, self.unknown_versions_told)));
+        let counted = Some(self.retired.written([self.refusals_told, self.unknown_versions_told, self.spills.told()]));
         let used_ns = self.idleness.used_ns();
         let is_known = |known: &StandingRecord| {
             let is_used_since = used_ns.saturating_sub(known.used_ns.unwrap_or(0)) >= USE_STEP_NS;
@@ -252,14 +253,14 @@ impl Lease {
 
     /// Goes on from what an earlier life of the supervisor has written down. What it did not write has been told.
     pub fn count_on(&mut self, counted: Option<Counted>) {
-        let all = self.figures(&mut Report::new());
-        // What is there was told when it came.
-        self.spills.note_told(all.spills);
         let Some(counted) = counted else {
+            let all = self.figures(&mut Report::new());
+            self.spills.note_told(all.spills);
             (self.refusals_told, self.unknown_versions_told) = (all.refused, all.unknown_versions);
             return;
         };
         self.retired = Figures::read(&counted);
+        self.spills.note_told(counted.spills_told);
         (self.refusals_told, self.unknown_versions_told) = (counted.refusals_told, counted.unknown_versions_told);
     }
 }

@@ -13,7 +13,6 @@ impl Leases {
     pub fn check_can_be(&self, asked: &LeaseRequest) -> Result<(), ErrorBody> {
         asked.request.check()?;
         check_cap(asked.request.memory)?;
-        self.check_spill_can_be(asked.request.spill_bytes.unwrap_or(0))?;
         check_class(&self.configuration(), asked.request.class)?;
         let Request { run_seconds, class, .. } = asked.request;
         check_run_time(run_seconds, class, self.longest_run_seconds(class))?;

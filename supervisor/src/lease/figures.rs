@@ -1,7 +1,35 @@
 //! What the processes of a lease say of themselves, in sums: memory by GPU, and counts.
 
-use super::record::Counted;
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SlotSnapshot};
+use serde::{Deserialize, Serialize};
+
+/// What processes have counted that have ended since, and what events have told of all that was counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Allocations refused.
+    pub refused: u64,
+    /// Size of the last of them.
+    pub refused_bytes: u64,
+    /// Look-ups refused because the shim does not know the version.
+    pub unknown_versions: u64,
+    /// Time stood at the gate.
+    pub gate_wait_ns: u64,
+    /// Launches.
+    pub launches: u64,
+    /// The most memory that the lease was known to hold on one GPU, live processes left out that say so themselves.
+    #[serde(default)]
+    pub peak_bytes: u64,
+    /// Refused allocations, of all processes, that have been told.
+    pub refusals_told: u64,
+    /// Refused look-ups, of all processes, that have been told.
+    pub unknown_versions_told: u64,
+    /// Allocations that have gone to the host's memory.
+    #[serde(default)]
+    pub spills: u64,
+    /// Those, of all processes, that have been told.
+    #[serde(default)]
+    pub spills_told: u64,
+}
 
 /// Memory on one GPU, summed over processes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -82,9 +110,9 @@ impl Figures {
     }
 
     /// What is written down of what processes have counted that have ended, and of how many refusals have been told, of
-    /// allocations and of look-ups.
-    pub(super) fn written(&self, (refusals_told, unknown_versions_told): (u64, u64)) -> Counted {
-        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *self;
+    /// allocations and of look-ups, and of how many allocations in the host's memory.
+    pub(super) fn written(&self, [refusals_told, unknown_versions_told, spills_told]: [u64; 3]) -> Counted {
+        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, .. } = *self;
         Counted {
             refused,
             refused_bytes,
@@ -94,13 +122,16 @@ impl Figures {
             peak_bytes,
             refusals_told,
             unknown_versions_told,
+            spills,
+            spills_told,
         }
     }
 
-    /// What was written down. Memory is not, nor what has gone to the host's.
+    /// What was written down. Memory is not.
     pub(super) fn read(counted: &Counted) -> Self {
-        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, .. } = *counted;
-        Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, ..Self::default() }
+        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, .. } =
+            *counted;
+        Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, ..Self::default() }
     }
 
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
@@ -136,20 +167,24 @@ mod tests {
         bytes[40] = 2;
         claim(&mut bytes, 1728, 50);
         claim(&mut bytes, 1736, 20);
+        claim(&mut bytes, 1992, 40);
+        claim(&mut bytes, 2000, 6);
         bytes[1856] = 1;
         bytes[1860] = 1;
         let slot = SlotSnapshot::new(&bytes).unwrap();
         let two = Figures::default().add(&slot, 2).add(&slot, 2);
         assert_eq!(two.held.map(|held| held.allocated_bytes)[..3], [100, 40, 0]);
         assert_eq!((two.held[1].contexts, two.held[1].bytes(5), two.refused, two.refused_bytes), (2, 50, 6, 9));
+        assert_eq!((two.spilled_bytes, two.spills), (80, 12), "in the host's memory and in no other sum");
         let one = Figures::default().add(&slot, 1);
         assert_eq!((one.held[0].bytes(5), one.held[1].bytes(5)), (80, 0), "on a single GPU it is all that is claimed");
         let mut retired = Figures::default();
         retired.count(&slot);
         assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
-        let written = retired.written((2, 1));
+        assert_eq!((retired.spilled_bytes, retired.spills), (0, 6), "what it held there has gone");
+        let written = retired.written([2, 1, 4]);
         assert_eq!(Figures::read(&written), retired, "the next life of the supervisor goes on from there");
-        assert_eq!((written.refusals_told, written.unknown_versions_told), (2, 1));
+        assert_eq!((written.refusals_told, written.unknown_versions_told, written.spills_told), (2, 1, 4));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What is written down of a lease, so that a restarted supervisor finds it: one file in the lease's directory on
 //! the run-time tmpfs, stamped with the boot.
 
+use super::figures::Counted;
 use super::suspended::SuspensionRecord;
 use crate::mps::Domain;
 use crate::procfs::ProcessName;
@@ -84,28 +85,6 @@ pub struct StandingRecord {
     /// When the lease was last in use, up to a minute before it was, CLOCK_MONOTONIC of the record's boot.
     #[serde(default)]
     pub used_ns: Option<u64>,
-}
-
-/// What processes have counted that have ended since, and what events have told of all that was counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Counted {
-    /// Allocations refused.
-    pub refused: u64,
-    /// Size of the last of them.
-    pub refused_bytes: u64,
-    /// Look-ups refused because the shim does not know the version.
-    pub unknown_versions: u64,
-    /// Time stood at the gate.
-    pub gate_wait_ns: u64,
-    /// Launches.
-    pub launches: u64,
-    /// The most memory that the lease was known to hold on one GPU, live processes left out that say so themselves.
-    #[serde(default)]
-    pub peak_bytes: u64,
-    /// Refused allocations, of all processes, that have been told.
-    pub refusals_told: u64,
-    /// Refused look-ups, of all processes, that have been told.
-    pub unknown_versions_told: u64,
 }
 
 /// A lease, as written down. What an older supervisor did not write has a default.
@@ -374,6 +353,7 @@ impl Record {
     /// From now on it holds nothing of the GPUs that were taken from it.
     pub fn give_share_up(&mut self) {
         (self.fraction_permille, self.limit_permille, self.memory_cap_bytes) = (0, None, 0);
+        (self.spill_bytes, self.highest_spill_bytes) = (0, self.highest_spill_bytes.map(|_| 0));
         if let Some(revocation) = &mut self.revocation {
             revocation.is_settled = true;
         }

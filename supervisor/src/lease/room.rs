@@ -12,6 +12,7 @@ use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
 use super::reserved::Reserved;
+use super::spill::check_can_spill;
 use super::suitable::{check_suitable, only_kept, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
@@ -291,7 +292,8 @@ impl Leases {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
         })?;
-        self.check_spill(asked, uid, scene, served.mechanism)?;
+        check_can_spill(&asked.request, served.mechanism)?;
+        self.check_spill(asked, uid, scene)?;
         Ok(Room { served, domain, placed, has_no_hours, is_lent: false, demand, counted })
     }
 

@@ -1,6 +1,6 @@
 //! The host's memory that leases may have beside that of their GPUs: who may have how much of it, and what is told of it.
 
-use super::book::{Book, Lease};
+use super::book::{Book, Held, Lease};
 use super::figures::Figures;
 use super::grant::Leases;
 use super::room::Scene;
@@ -8,7 +8,7 @@ use crate::queue::Waiter;
 use crate::region::Report;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::spill::{HostMemory, Shortage};
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, format_bytes};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, Request, format_bytes};
 
 /// What is told of a lease's allocations in the host's memory.
 #[derive(Debug, Default)]
@@ -22,6 +22,16 @@ impl SpillNotes {
     /// goes on.
     pub fn look(&mut self, now_ns: u64, spills: u64) -> bool {
         self.repetition.look(now_ns, spills, self.told)
+    }
+
+    /// How many have been told of.
+    pub fn told(&self) -> u64 {
+        self.told
+    }
+
+    /// Whether some were told of, and others may be kept back.
+    pub fn has_told(&self) -> bool {
+        self.repetition.has_told()
     }
 
     /// So many have been told of.
@@ -42,7 +52,7 @@ impl Lease {
         figures.spilled_bytes.min(self.record.most_spilled_bytes())
     }
 
-    /// What of the host's memory is its own: what it may have, or what it holds where that is more.
+    /// What of the host's memory is its own: what it may have, or what it holds where that is more. Whose GPUs were taken has none.
     fn sold_bytes(&self) -> u64 {
         if self.record.most_spilled_bytes() <= self.record.spill_bytes {
             return self.record.spill_bytes;
@@ -60,42 +70,22 @@ fn wanted_bytes(waiting: &[&Waiter]) -> u64 {
 }
 
 impl Leases {
-    /// Whether this host has so much of its memory for containers, whoever has it now.
+    /// Whether there is room in the host's memory for what a request may have there, beside those who stand before it. Leases that only
+    /// count as gone in `scene` have what is theirs: what is suspended keeps it, and nobody is made to go for it.
     ///
     /// # Errors
-    /// It has not, or none at all.
-    pub fn check_spill_can_be(&self, bytes: u64) -> Result<(), ErrorBody> {
-        let total_bytes = self.configuration().spill.bytes();
-        HostMemory { total_bytes, ..HostMemory::default() }.check(bytes).map_err(|shortage| worded(shortage, bytes))
-    }
-
-    /// Whether there is room in the host's memory for what a request may have there, served so, beside those who stand before it.
-    ///
-    /// # Errors
-    /// There is none, or what serves it has no shims, which alone have memory go there.
-    pub fn check_spill(
-        &self,
-        asked: &LeaseRequest,
-        uid: u32,
-        scene: &Scene<'_>,
-        mechanism: Mechanism,
-    ) -> Result<(), ErrorBody> {
+    /// There is none.
+    pub fn check_spill(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Result<(), ErrorBody> {
         let Some(bytes) = asked.request.spill_bytes else { return Ok(()) };
-        if !mechanism.has_shims() {
-            return Err(ErrorBody::new(
-                ErrorCode::NoMechanism,
-                format!("spill does not go with mode={mechanism}, which is what serves this request here"),
-                "leave spill out, or ask for mode=slice",
-            ));
-        }
+        let is_home =
+            |held: &&Held| Some(&held.record.lease_id) == scene.own && held.record.is_started_anew_by(asked, uid);
+        let home = scene.book.held.iter().find(is_home);
         // What it had and is kept for it is its own.
-        let kept = scene.book.held.iter().find(|held| Some(&held.record.lease_id) == scene.own);
-        if kept.is_some_and(|held| bytes <= held.record.spill_bytes) {
+        if home.is_some_and(|held| bytes <= held.record.spill_bytes) {
             return Ok(());
         }
-        let sold_bytes = self.spill_sold(scene.book, |id| scene.gone.contains(id));
-        let wanted_bytes = wanted_bytes(&scene.book.queue.ahead_of(asked, uid));
-        self.check_host_memory(bytes, sold_bytes, wanted_bytes)
+        let sold = sold(scene.book, home.map(|held| &held.record.lease_id));
+        self.check_host_memory(bytes, bytes, (&sold, uid), wanted_bytes(&scene.book.queue.ahead_of(asked, uid)))
     }
 
     /// Whether a lease can have `bytes` of the host's memory in place of what it has.
@@ -103,62 +93,122 @@ impl Leases {
     /// # Errors
     /// It cannot.
     pub fn check_spill_change(&self, book: &Book, lease: &LeaseId, bytes: u64) -> Result<(), ErrorBody> {
-        self.check_spill_can_be(bytes)?;
-        let priority = book.leases.get(lease).map(|lease| lease.record.priority).unwrap_or_default();
-        let waiting = book.queue.before_priority_below(priority);
-        let sold_bytes = self.spill_sold(book, |id| id == lease);
-        self.check_host_memory(bytes, sold_bytes, wanted_bytes(&waiting))
+        let Some(lease) = book.leases.get(lease) else { return Ok(()) };
+        let more_bytes = bytes.saturating_sub(lease.sold_bytes());
+        if more_bytes == 0 {
+            return Ok(());
+        }
+        let waiting = book.queue.before_priority_below(lease.record.priority);
+        let whose = (&sold(book, None)[..], lease.record.owner_uid);
+        self.check_host_memory(more_bytes, bytes, whose, wanted_bytes(&waiting))
     }
 
-    fn check_host_memory(&self, bytes: u64, sold_bytes: u64, wanted_bytes: u64) -> Result<(), ErrorBody> {
+    /// Whether `more_bytes` can be sold to a user who then has `all_bytes` with one lease.
+    fn check_host_memory(
+        &self,
+        more_bytes: u64,
+        all_bytes: u64,
+        (sold, uid): (&[(u32, u64)], u32),
+        wanted_bytes: u64,
+    ) -> Result<(), ErrorBody> {
+        let sum = |is_meant: &dyn Fn(u32) -> bool| {
+            let meant = sold.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
+            meant.fold(0, u64::saturating_add)
+        };
         let total_bytes = self.configuration().spill.bytes();
-        let memory = HostMemory { total_bytes, sold_bytes, wanted_bytes };
-        memory.check(bytes).map_err(|shortage| worded(shortage, bytes))
-    }
-
-    /// What of the host's memory leases may have, places that are kept included, without those that count as gone.
-    fn spill_sold(&self, book: &Book, is_gone: impl Fn(&LeaseId) -> bool) -> u64 {
-        let leases = book.leases.iter().filter(|(id, _)| !is_gone(id)).map(|(_, lease)| lease.sold_bytes());
-        let held = book.held.iter().filter(|held| !is_gone(&held.record.lease_id)).map(|held| held.record.spill_bytes);
-        leases.chain(held).fold(0, u64::saturating_add)
+        let memory = HostMemory { total_bytes, sold_bytes: sum(&|_| true), wanted_bytes };
+        let in_all = HostMemory { total_bytes, ..HostMemory::default() }.check(all_bytes);
+        let of_user = || memory.check_user(more_bytes, sum(&|owner| owner == uid));
+        let checked =
+            in_all.and_then(|()| if uid == 0 { Ok(()) } else { of_user() }).and_then(|()| memory.check(more_bytes));
+        checked.map_err(|shortage| worded(shortage, more_bytes))
     }
 }
 
+/// Who has how much of the host's memory, in bytes, by the user who started the container, places that are kept and leases that wait to be
+/// taken over included; without the kept place `own`.
+fn sold(book: &Book, own: Option<&LeaseId>) -> Vec<(u32, u64)> {
+    let leases = book.leases.values().map(|lease| (lease.record.owner_uid, lease.sold_bytes()));
+    let held = book.held.iter().filter(|held| Some(&held.record.lease_id) != own);
+    let held = held.map(|held| (held.record.owner_uid, held.record.spill_bytes));
+    // What they hold nobody reads.
+    let stranded = book.stranded.iter().map(|record| (record.owner_uid, record.most_spilled_bytes()));
+    leases.chain(held).chain(stranded).collect()
+}
+
+/// Whether what serves a request that may have memory of the host can have any go there.
+///
+/// # Errors
+/// It has no shims.
+pub fn check_can_spill(request: &Request, mechanism: Mechanism) -> Result<(), ErrorBody> {
+    if request.spill_bytes.is_none() || mechanism.has_shims() {
+        return Ok(());
+    }
+    Err(ErrorBody::new(
+        ErrorCode::NoMechanism,
+        format!("spill does not go with mode={mechanism}, which is what serves this request here"),
+        "leave spill out, or ask for mode=slice",
+    ))
+}
+
 fn worded(shortage: Shortage, bytes: u64) -> ErrorBody {
-    let asked = format_bytes(bytes);
+    // Where both would read the same, in MiB.
+    let text = |of: u64, other: u64| match format_bytes(of) == format_bytes(other) && of != other {
+        true => format!("{}MiB", of >> 20),
+        false => format_bytes(of),
+    };
+    let asked = |there: u64| text(bytes, there);
     match shortage {
         Shortage::Never { total_bytes: 0 } => ErrorBody::new(
             ErrorCode::RequestNotAllowed,
-            format!("{asked} of the host's memory cannot be had: this host has none for containers"),
+            format!("{} of the host's memory cannot be had: this host has none for containers", asked(0)),
             "leave spill out, or let [spill] memory in config.toml say how much containers may have and run gpool config reload",
         ),
         Shortage::Never { total_bytes } => ErrorBody::new(
             ErrorCode::RequestNotAllowed,
             format!(
-                "{asked} of the host's memory cannot be had: all containers together may have {}",
-                format_bytes(total_bytes)
+                "{} of the host's memory cannot be had: all containers together may have {}",
+                asked(total_bytes),
+                text(total_bytes, bytes)
             ),
             "ask for less with spill, or raise [spill] memory in config.toml and run gpool config reload",
         ),
+        Shortage::Part { part_bytes, left_bytes } => ErrorBody::new(
+            ErrorCode::QuotaReached,
+            format!(
+                "{} more of the host's memory is asked for, and a user without root may have {} of it, of which {} is left",
+                asked(left_bytes),
+                format_bytes(part_bytes),
+                text(left_bytes, bytes)
+            ),
+            "ask for less with spill, or stop a container of your own that has some (gpool ps --format wide)",
+        ),
         Shortage::Sold { free_bytes } => ErrorBody::new(
             ErrorCode::MemoryNotFree,
-            format!("{asked} of the host's memory is asked for, and {} is free", format_bytes(free_bytes)),
-            "ask for less with spill, add wait, lower that of another one with gpool update --spill, or stop a container",
+            format!(
+                "{} more of the host's memory is asked for, and {} is free",
+                asked(free_bytes),
+                text(free_bytes, bytes)
+            ),
+            "ask for less, lower that of another one with gpool update --spill, stop a container, or start it with wait",
         ),
         Shortage::Wanted { free_bytes } => ErrorBody::new(
             ErrorCode::MemoryNotFree,
             format!(
-                "{asked} of the host's memory is asked for, and {} is free beside what those ask for who wait",
-                format_bytes(free_bytes)
+                "{} more of the host's memory is asked for, and {} is free beside what those ask for who wait",
+                asked(free_bytes),
+                text(free_bytes, bytes)
             ),
-            "ask for less with spill, or add wait (gpool queue ls shows who waits)",
+            "ask for less, or start it with wait (gpool queue ls shows who waits)",
         ),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::{Record, sample};
     use super::*;
+    use std::time::Instant;
 
     #[test]
     fn a_shortage_says_what_there_is_and_what_to_do() {
@@ -173,6 +223,30 @@ mod tests {
             assert!(told.message.contains("1GiB is free"), "{told}");
             assert_eq!(told.code, ErrorCode::MemoryNotFree, "one may wait for it");
         }
+        let little = worded(Shortage::Sold { free_bytes: 1 << 30 }, 1025 << 20);
+        assert!(little.message.starts_with("1025MiB") && little.message.contains("1024MiB is free"), "{little}");
+    }
+
+    #[test]
+    fn places_that_are_kept_and_leases_that_wait_to_be_taken_over_have_what_is_theirs() {
+        let record = |id: &str, spill_bytes, highest| Record {
+            lease_id: LeaseId(id.into()),
+            owner_uid: 7,
+            spill_bytes,
+            highest_spill_bytes: Some(highest),
+            ..sample()
+        };
+        let held = |record| Held { record, gpus: vec![0], until: Instant::now() };
+        let mut gone = record("d", 16, 16);
+        gone.give_share_up();
+        let book = Book {
+            held: vec![held(record("a", 1, 2)), held(record("b", 4, 4))],
+            stranded: vec![record("c", 8, 32), gone],
+            ..Book::default()
+        };
+        let bytes = |own: Option<&str>| sold(&book, own.map(|id| LeaseId(id.into())).as_ref());
+        assert_eq!(bytes(None), [(7, 1), (7, 4), (7, 32), (7, 0)]);
+        assert_eq!(bytes(Some("b")), [(7, 1), (7, 32), (7, 0)], "who comes back has its own");
     }
 
     #[test]

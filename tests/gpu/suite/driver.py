@@ -81,6 +81,8 @@ CAPTURE_RELAXED = 2
 ATTACH_GLOBAL = 1
 PINNED = 1
 ON_DEVICE = 1
+# CU_POINTER_ATTRIBUTE_MEMORY_TYPE and CU_MEMORYTYPE_HOST.
+MEMORY_TYPE, HOST = 2, 1
 
 
 class DriverError(Exception):
@@ -173,6 +175,9 @@ class Context:
         address = c_uint64()
         self.driver.call("cuMemAlloc_v2", byref(address), c_size_t(size))
         return address.value
+
+    def destroy(self):
+        self.driver.call("cuCtxDestroy_v2", self.handle)
 
     def free(self, address):
         self.driver.call("cuMemFree_v2", c_uint64(address))
@@ -296,6 +301,28 @@ def copy_out(context, address, size):
     host = ctypes.create_string_buffer(size)
     context.driver.call("cuMemcpyDtoH_v2", host, c_uint64(address), c_size_t(size))
     return host.raw
+
+
+def copy_within(context, to, source, size):
+    """Copies `size` bytes on the device, in the context's stream, and waits for it."""
+    context.driver.call("cuMemcpyDtoDAsync_v2", c_uint64(to), c_uint64(source), c_size_t(size), context.stream)
+    context.synchronize()
+
+
+def is_on_host(context, address):
+    """Whether what is at an address is the host's memory."""
+    kind = c_uint()
+    context.driver.call("cuPointerGetAttribute", byref(kind), c_int(MEMORY_TYPE), c_uint64(address))
+    return kind.value == HOST
+
+
+def is_known(context, address):
+    """Whether an address is anything to the driver."""
+    try:
+        is_on_host(context, address)
+        return True
+    except DriverError:
+        return False
 
 
 def fill(context, address, byte, size):

@@ -157,6 +157,8 @@ class Host:
         text = "[policy]\ntimeslice = true\ntimeslice_shares = true\n" if self.tries_time_slices else ""
         # Nobody starts a container again here, and who waits for an empty GPU would wait for its place.
         text += "[lease]\nhold_ms = 0\n"
+        # For the stage `spill`.
+        text += '[spill]\nmemory = "4GiB"\n'
         # The ledger goes with what the supervisor makes, so that nothing is left.
         text += f'[ledger]\npath = "{RUN}/ledger.db"\n[audit]\ndirectory = ""\n'
         text += f"[driver]\nlibrary_dirs = {json.dumps(directories)}\n"

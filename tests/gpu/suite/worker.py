@@ -170,6 +170,60 @@ class Worker:
                 wrong += len(seen) - seen.count(byte)
         return {"wrong": wrong, "first_ms": first_ms}
 
+    def beyond(self, piece, most, byte):
+        """Takes pieces until one is refused, at most `most`, keeps them and fills them with `byte`: how many, and how many of them lie in
+        the host's memory by the driver's word."""
+        context, self.places, code = self.works.driver_context(), {"device": [], "host": []}, 0
+        for _ in range(most):
+            try:
+                address = context.allocate(piece)
+            except driver.DriverError as error:
+                code = error.code
+                break
+            self.places["host" if driver.is_on_host(context, address) else "device"].append(address)
+            driver.fill(context, address, byte, piece)
+            self.kept.append((address, piece))
+        return {"piece": piece, "pieces": len(self.kept), "code": code, "on_host": len(self.places["host"])}
+
+    def computed_there(self, blocks=64):
+        """A kernel writes numbers to a piece in the host's memory and to one of the device's: how many differ. Then both are as they were."""
+        context, seen = self.works.driver_context(), []
+        size, byte = self.kept[0][1], driver.copy_out(self.works.driver_context(), self.kept[0][0], 1)[0]
+        for places in self.places.values():
+            context.launch_numbers(blocks, places[0])
+            context.synchronize()
+            seen.append(driver.copy_out(context, places[0], blocks * 1024))
+            driver.fill(context, places[0], byte, size)
+        pairs = [[seen[which][at:at + 4] for which in (0, 1)] for at in range(0, blocks * 1024, 4)]
+        return {"wrong": sum(one != other for one, other in pairs)}
+
+    def rates(self, rounds):
+        """GB/s at which the device sets what lies in each memory, and copies it to its own. The kept pieces are what they were."""
+        context, answer = self.works.driver_context(), {}
+        size, byte = self.kept[0][1], driver.copy_out(self.works.driver_context(), self.kept[0][0], 1)[0]
+        for name, places in self.places.items():
+            # To the last of the device's, from another one.
+            target, place = self.places["device"][-1], places[0]
+            ways = {"write": lambda: driver.fill(context, place, byte, size),
+                    "read": lambda: driver.copy_within(context, target, place, size)}
+            answer[name] = {}
+            for way, do in ways.items():
+                do()
+                begun = now_ns()
+                for _ in range(rounds):
+                    do()
+                answer[name][way] = rounds * size / (now_ns() - begun)
+        return answer
+
+    def leave_context(self):
+        """Has its context go: how many of the kept pieces the driver still knows."""
+        context = self.works.driver_context()
+        addresses = [address for address, _ in self.kept]
+        context.destroy()
+        other = driver.Context(context.driver)
+        self.works.context, self.kept = other, []
+        return {"still_there": sum(driver.is_known(other, address) for address in addresses)}
+
     def hold_and_free(self, size):
         """Takes one piece and gives it back at once."""
         context = self.works.driver_context()

@@ -35,7 +35,7 @@ const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
     cgroups::only_version_2()?;
-    dry(inside, "environment,memory,graphs,checkpoint,caps,power,told,answers", |figures| {
+    dry(inside, "environment,memory,graphs,checkpoint,caps,spill,power,told,answers", |figures| {
         for name in ["caps.rounded_up", "caps.told", "caps.past.shown"] {
             same(figures, name, &0.into())?;
         }
@@ -43,6 +43,14 @@ pub fn run(inside: &Inside) -> Result<()> {
         let above = figures["caps.past.over_cap"]["value"].as_i64();
         ensure(above.is_some_and(|bytes| (-(64 << 20)..=0).contains(&bytes)), || {
             format!("past the shim it is {above:?}")
+        })?;
+        for name in ["spill.told", "spill.wrong", "spill.kernel_wrong", "spill.suspended.wrong", "spill.with_context"] {
+            same(figures, name, &0.into())?;
+        }
+        same(figures, "spill.on_host", &32.into())?;
+        let above = figures["spill.over_cap"]["value"].as_i64();
+        ensure(above.is_some_and(|bytes| bytes <= 0), || {
+            format!("with spill the device held {above:?} above the cap")
         })?;
         same(figures, "answers.passed", &4.into())?;
         same(figures, "answers.failed", &0.into())?;
@@ -158,7 +166,7 @@ fn planned_seconds(line: &str, part: &str) -> Option<u32> {
 }
 
 fn dry(inside: &Inside, stages: &str, judge: impl Fn(&Value) -> Result<()>) -> Result<()> {
-    let mut host = Host::start_without_supervisor(inside, "")?;
+    let mut host = Host::start_without_supervisor(inside, "[spill]\nmemory = \"4GiB\"\n")?;
     let outcome = start(&mut host).and_then(|()| run_suite(&host, stages)).and_then(|figures| judge(&figures));
     // Its plain tenants are processes without a lease, which the guard tells.
     finish_found(host, outcome)

@@ -17,29 +17,48 @@ const HOST: u32 = 1;
 const BYTES: usize = 4096;
 const ROW_BYTES: usize = 1000;
 
-/// Takes pieces of --chunk-mib until one is refused, uses them, gives some back and takes them again, then stays with all of them.
+/// Takes pieces of --chunk-mib until one is refused, uses them, gives some back and takes them again; once more in another context, with
+/// whose end all that was in the first one has gone; then stays with all of them.
 pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
     context.enter();
+    use_all(options, driver, context);
+    context.destroy();
+    let other = Context::create(driver, context.gpu, None, false);
+    let pieces = use_all(options, driver, &other);
+    say(&json!({"event": "stays", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
+
+fn use_all(options: &Options, driver: &Driver, context: &Context) -> Vec<u64> {
     let bytes = (options.chunk_mib as usize) << 20;
-    let mut pieces: Vec<u64> = std::iter::from_fn(|| context.try_to_allocate(bytes)).collect();
+    let (mut pieces, mut code) = (Vec::new(), 0);
+    while code == 0 {
+        let mut piece = 0;
+        // SAFETY: the result goes to a live local.
+        code = unsafe { (driver.allocate)(&mut piece, bytes) };
+        pieces.extend((code == 0).then_some(piece));
+    }
     context.report_memory();
-    say(&json!({"event": "filled", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
+    say(&json!({"event": "filled", "pieces": pieces.len(), "on_host": on_host(driver, &pieces), "code": code}));
     say(&json!({"event": "kept", "wrong": written_and_read(driver, &pieces, bytes)}));
-    let of_host = |pieces: &[u64]| pieces.iter().position(|piece| on_host(driver, &[*piece]) == 1);
-    let Some(there) = of_host(&pieces) else { fail("nothing lies in the host's memory", 0) };
+    let place_of =
+        |pieces: &[u64], is_there| pieces.iter().position(|piece| (on_host(driver, &[*piece]) == 1) == is_there);
+    let (Some(there), Some(here)) = (place_of(&pieces, true), place_of(&pieces, false)) else {
+        fail("pieces lie in one memory alone", 0)
+    };
 
     // What was on the device and is given back is room there.
-    let here = pieces.iter().position(|piece| on_host(driver, &[*piece]) == 0).unwrap_or(there);
-    let again = taken_again(driver, context, pieces[here], bytes, Way::Now, Way::Now);
-    pieces[here] = again;
-    say(&json!({"event": "again", "what": "device", "on_host": on_host(driver, &[again])}));
-    for (name, give, take) in [
-        ("now", Way::Now, Way::Now),
-        ("in-order", Way::InOrder, Way::Now),
-        ("taken-in-order", Way::Now, Way::InOrder),
-        ("both-in-order", Way::InOrder, Way::InOrder),
+    pieces[here] = taken_again(driver, context, pieces[here], bytes, (Way::Now, Way::Now));
+    say(&json!({"event": "again", "what": "device", "on_host": on_host(driver, &pieces[here..=here])}));
+    for (name, ways) in [
+        ("now", (Way::Now, Way::Now)),
+        ("in-order", (Way::InOrder, Way::Now)),
+        ("taken-in-order", (Way::Now, Way::InOrder)),
+        ("both-in-order", (Way::InOrder, Way::InOrder)),
     ] {
-        let again = taken_again(driver, context, pieces[there], bytes, give, take);
+        let again = taken_again(driver, context, pieces[there], bytes, ways);
         pieces[there] = again;
         let wrong = written_and_read(driver, &[again], bytes);
         say(&json!({"event": "again", "what": name, "on_host": on_host(driver, &[again]), "wrong": wrong}));
@@ -53,10 +72,7 @@ pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
     let wrong = written_and_read(driver, &[rows], pitch * height);
     say(&json!({"event": "rows", "pitch": pitch, "on_host": on_host(driver, &[rows]), "wrong": wrong}));
     pieces[there] = rows;
-    say(&json!({"event": "stays", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
-    loop {
-        std::thread::sleep(Duration::from_secs(1));
-    }
+    pieces
 }
 
 /// At once, or in the order of the default stream.
@@ -66,7 +82,7 @@ enum Way {
     InOrder,
 }
 
-fn taken_again(driver: &Driver, context: &Context, piece: u64, bytes: usize, give: Way, take: Way) -> u64 {
+fn taken_again(driver: &Driver, context: &Context, piece: u64, bytes: usize, (give, take): (Way, Way)) -> u64 {
     give_back(driver, piece, give);
     match take {
         Way::Now => context.allocate(bytes),

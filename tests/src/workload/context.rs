@@ -72,8 +72,14 @@ impl<'a> Context<'a> {
 
     /// Makes it current to the calling thread.
     pub(super) fn enter(&self) {
-        // SAFETY: the context is never destroyed.
+        // SAFETY: it has not been destroyed.
         check("cuCtxSetCurrent", unsafe { (self.driver.context_set)(self.handle as *mut c_void) });
+    }
+
+    /// Has it go, with all that is in it. It is of no use afterwards.
+    pub(super) fn destroy(&self) {
+        // SAFETY: it was made, and is destroyed once.
+        check("cuCtxDestroy", unsafe { (self.driver.context_destroy)(self.handle as *mut c_void) });
     }
 
     /// Says what cuMemGetInfo shows in the current context.

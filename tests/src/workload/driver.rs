@@ -33,6 +33,7 @@ functions! {
     device_get c"cuDeviceGet" (*mut c_int, c_int);
     device_memory c"cuDeviceTotalMem" (*mut usize, c_int);
     context_create c"cuCtxCreate" (*mut *mut c_void, c_uint, c_int);
+    context_destroy c"cuCtxDestroy" (*mut c_void);
     context_set c"cuCtxSetCurrent" (*mut c_void);
     synchronize c"cuCtxSynchronize" ();
     stream_query c"cuStreamQuery" (*mut c_void);

@@ -144,13 +144,12 @@ impl Process {
         let is_last = contexts.is_empty();
         drop(contexts);
         if is_last {
+            memory::note_change(place.slot());
             place.slot().image_bytes.store(0, Ordering::Release);
-            // Also of contexts that the table had no room for.
-            place.slot().spilled_bytes.store(0, Ordering::Release);
         }
         let device_bytes = self.device_bytes[gpu].load(Ordering::Acquire);
         memory::release_context(place.slot(), gpu, allocated_bytes, device_bytes);
-        if spilled_bytes > 0 && !is_last {
+        if spilled_bytes > 0 {
             spill::release(place.slot(), spilled_bytes);
         }
     }
@@ -239,7 +238,7 @@ mod tests {
         let spilled = || spill::used_bytes(&place.region);
         let allocate = |bytes| {
             assert!(spill::try_reserve(&place.region, place.slot(), bytes));
-            let owner = process.spilled(place, bytes).0;
+            let owner = process.spilled(place, bytes).unwrap().0;
             Held { owner, is_spilled: true, ..Held::new(Kind::Memory, bytes, bytes) }
         };
         begin(CONTEXTS[0]);

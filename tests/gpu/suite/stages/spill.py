@@ -1,0 +1,74 @@
+"""What has no room within a cap and lies in the host's memory: that nothing of it is on the device, that it is kept, how fast the device
+reaches it, and what suspending makes of it."""
+
+import time
+
+from ..host import HostError, gpool, lease
+from ..record import Skipped
+from ..tenant import TenantError, Tenants
+
+SECONDS = 25
+GIB, PIECE = 1 << 30, 64 << 20
+CAP_GIB, SPILL_GIB = 2, 2
+PATTERN = 0x5A
+# It is read in such parts.
+PART = 64 << 20
+ROUNDS = 10
+# Until the device's figures are those of now.
+SETTLED_S = 0.5
+PATIENCE_S = 20
+
+
+def run(suite):
+    share = ["--fraction", "0.5", "--memory", f"{CAP_GIB}GiB", "--spill", f"{SPILL_GIB}GiB"]
+    with Tenants() as tenants:
+        before = suite.nvml.used_bytes()
+        tenant, figure = started(tenants, share), suite.record.figure
+        cgroup_before = of_cgroup(tenant)
+        said = tenant.ask("beyond", piece=PIECE, most=4 * CAP_GIB * GIB // PIECE, byte=PATTERN)
+        time.sleep(SETTLED_S)
+        above = suite.nvml.used_bytes() - before - CAP_GIB * GIB
+        figure("spill.over_cap", above, "bytes", aim="<= 0", detail=said)
+        figure("spill.on_host", said["on_host"], "pieces", aim=f"== {SPILL_GIB * GIB // PIECE}")
+        figure("spill.told", lease(tenant.lease)["spilled_bytes"] - said["on_host"] * PIECE, "bytes", aim="== 0")
+        cgroup_after = of_cgroup(tenant)
+        if cgroup_before is not None and cgroup_after is not None:
+            figure("spill.of_cgroup", cgroup_after - cgroup_before, "bytes", SPILL_GIB * GIB)
+        figure("spill.wrong", tenant.ask("recall", byte=PATTERN, part=PART)["wrong"], "bytes", aim="== 0")
+        figure("spill.kernel_wrong", tenant.ask("computed_there")["wrong"], "numbers", aim="== 0")
+        rates = tenant.ask("rates", rounds=ROUNDS)
+        for name in ("write", "read"):
+            figure(f"spill.{name}", rates["host"][name], "GB/s", rates["device"][name])
+        suspended(suite, tenant)
+        # The driver says how much it could give the host back only by doing it.
+        figure("spill.with_context", tenant.ask("leave_context")["still_there"], "pieces", aim="== 0")
+
+
+def started(tenants, share):
+    try:
+        return tenants.start("beyond", share)
+    except TenantError as error:
+        # A supervisor that runs already says how much of the host's memory containers may have.
+        if "of the host's memory" in str(error):
+            raise Skipped(str(error)) from None
+        raise
+
+
+def of_cgroup(tenant):
+    """What the host's memory controller counts with the tenant's cgroup; none where there is no such figure."""
+    try:
+        with open(f"/sys/fs/cgroup{lease(tenant.lease)['cgroup']}/memory.current") as file:
+            return int(file.read())
+    except (OSError, ValueError, HostError):
+        return None
+
+
+def suspended(suite, tenant):
+    """Whether what lies in the host's memory is still there when the rest has been moved there too and comes back."""
+    try:
+        gpool("suspend", tenant.lease)
+    except HostError as error:
+        suite.record.note(f"spill: not suspended: {error}")
+        return
+    recalled = tenant.ask("recall", patience_s=PATIENCE_S, byte=PATTERN, part=PART)
+    suite.record.figure("spill.suspended.wrong", recalled["wrong"], "bytes", aim="== 0")
