@@ -32,6 +32,7 @@ mod shims;
 mod silent;
 mod socket;
 mod space;
+mod spill;
 mod supervisor;
 mod surroundings;
 mod survivors;
@@ -117,7 +118,7 @@ struct Check {
 }
 
 /// All checks.
-const CHECKS: [Check; 29] = [
+const CHECKS: [Check; 30] = [
     Check { name: "configuration", run: configuration::check },
     Check { name: "low-level runtime", run: low_level::check },
     Check { name: "cgroups", run: cgroup::check },
@@ -147,6 +148,7 @@ const CHECKS: [Check; 29] = [
     Check { name: "kubelet", run: kubelet::check },
     Check { name: "memory limits", run: memory_limits::check },
     Check { name: "suspending", run: suspending::check },
+    Check { name: "spill", run: spill::check },
 ];
 
 /// Their names; the first is number 1.
