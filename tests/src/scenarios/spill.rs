@@ -1,16 +1,19 @@
 //! Memory that has no room within a cap and lies in the host's: the device never holds more than the cap, what lies there is used as
 //! any other, it is bounded and sold once, and a lease may be given more or less of it while it runs.
 
-use super::{finish, is_refused, reload_with, start_knowing_contexts, wait_for};
-use crate::failure::{Context, Result, ensure};
+use super::{finish, is_refused, know_contexts, reload_with, wait_for};
+use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::{Tenant, events};
-use gpool_protocol::{EventKind, LeaseState, LeaseUpdate, LeaseView, WaitingView};
+use gpool_protocol::{EventKind, LeaseState, LeaseUpdate, LeaseView, SuspensionStage, WaitingView};
+use gpool_simulated_hardware::DriverVersion;
 use serde_json::Value;
 use std::process::Stdio;
 
+/// One that can suspend.
+const DRIVER: &str = "580.95.05";
 const GIB: u64 = 1 << 30;
 const CAP: u64 = 2 * GIB;
 const SPILL: u64 = GIB;
@@ -23,9 +26,15 @@ const WITHOUT: &str = "[lease]\nhold_ms = 0\n";
 
 /// On one GPU, on a host that has none of its memory for containers, and then some.
 pub fn run(inside: &Inside) -> Result<()> {
-    let mut host = start_knowing_contexts(inside)?;
-    let outcome = all(&mut host);
+    let mut host = Host::start_without_supervisor(inside, "")?;
+    let outcome = start(&mut host).and_then(|()| all(&mut host));
     finish(host, outcome)
+}
+
+fn start(host: &mut Host) -> Result<()> {
+    host.set_driver_version(&DriverVersion::parse(DRIVER).map_err(Failure::new)?)?;
+    know_contexts()?;
+    host.start_supervisor()
 }
 
 fn all(host: &mut Host) -> Result<()> {
@@ -34,8 +43,10 @@ fn all(host: &mut Host) -> Result<()> {
     is_shown(host, &beyond)?;
     is_sold_once(host)?;
     outlives_the_supervisor(host, &beyond)?;
+    stays_while_suspended(host, &beyond)?;
     beyond.kill_init()?;
     wait_for("the lease to end", || Ok(host.leases()?.is_empty()))?;
+    goes_with_the_gpus(host)?;
     changes_while_it_runs(host)?;
     one_may_wait_for_it(host)?;
     is_kept_for_a_restart(host)
@@ -141,6 +152,36 @@ fn outlives_the_supervisor(host: &mut Host, container: &Container) -> Result<()>
     let lease = host.lease_of(container)?;
     ensure((lease.spill_bytes, lease.spilled_bytes) == (SPILL, SPILL), || format!("it is shown as {lease:?}"))?;
     reload_with(host, CONFIGURATION)
+}
+
+/// What lies there stays, and is sold to nobody, while the rest of it is moved there too.
+fn stays_while_suspended(host: &Host, container: &Container) -> Result<()> {
+    succeeded("gpool suspend", host.gpool(&["suspend", &container.id])?)?;
+    wait_for("it to be suspended", || {
+        let suspension = host.lease_of(container)?.suspension;
+        Ok(suspension.is_some_and(|its| its.stage == SuspensionStage::Suspended))
+    })?;
+    let lease = host.lease_of(container)?;
+    ensure((lease.spill_bytes, lease.spilled_bytes) == (SPILL, SPILL), || format!("it is shown as {lease:?}"))?;
+    let asks = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "2049MiB")];
+    is_refused(host, &asks, &["GPOOL-E202", "2048MiB is free"])
+}
+
+/// Whose GPUs are taken gives its part back, and has nothing more go there.
+fn goes_with_the_gpus(host: &Host) -> Result<()> {
+    let all = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "3GiB")];
+    let program = format!("({}); sleep 100000", Tenant::greedy(500).command().join(" "));
+    let evicted = host.run_container("evicted", &all, &[], &["sh", "-c", &program])?;
+    wait_for("both to be full", || Ok(host.lease_of(&evicted)?.spilled_bytes == 3 * GIB))?;
+    succeeded("gpool evict", host.gpool(&["evict", &evicted.id])?)?;
+    wait_for("nothing to be its own", || Ok(host.lease_of(&evicted)?.fraction_permille == 0))?;
+    let lease = host.lease_of(&evicted)?;
+    ensure((lease.spill_bytes, lease.spilled_bytes) == (0, 0) && evicted.is_alive(), || format!("it has {lease:?}"))?;
+    let other = Tenant { allocate_mib: Some(1), ..Tenant::greedy(500) }.run(host, "after", &all)?;
+    for container in [evicted, other] {
+        host.docker(&["rm", "-f", &container.id])?;
+    }
+    wait_for("the leases to end", || Ok(host.leases()?.is_empty()))
 }
 
 /// A program that asks again and again has more as soon as it may, and keeps what it has when it may not.
