@@ -48,9 +48,14 @@ impl HostMemory {
     /// # Errors
     /// They are not.
     pub fn check_user(&self, bytes: u64, own_bytes: u64) -> Result<(), Shortage> {
-        let part_bytes = self.total_bytes / USER_PART;
-        let left_bytes = part_bytes.saturating_sub(own_bytes);
+        let (part_bytes, left_bytes) = (self.total_bytes / USER_PART, self.left_to_user(own_bytes));
         if bytes <= left_bytes { Ok(()) } else { Err(Shortage::Part { part_bytes, left_bytes }) }
+    }
+
+    /// What a user without root who has `own_bytes` may have beside them.
+    #[must_use]
+    pub fn left_to_user(&self, own_bytes: u64) -> u64 {
+        (self.total_bytes / USER_PART).saturating_sub(own_bytes)
     }
 
     /// Whether `bytes` more can be sold. Of those before it in the queue each has what it asks for before it, also while what that one

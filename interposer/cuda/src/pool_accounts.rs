@@ -94,6 +94,11 @@ pub fn give_back(place: &Place, is_short: bool) -> bool {
     true
 }
 
+/// Whether something went back to a pool that it may not have given back yet.
+pub fn may_give_back() -> bool {
+    WAITS_TO_LOOK_AFTER.load(Ordering::Relaxed) > 0
+}
+
 /// Somebody has waited for work: what went back to pools may have gone back to the device.
 #[inline(always)]
 pub fn waited() {

@@ -96,15 +96,15 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
 
 /// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
 /// and device differ. Where the cap does not allow it, pools give back what they keep, at last what the work on `stream`
-/// still holds, unless the allocation may lie in the host's memory.
+/// still holds, if it may hold something or the allocation cannot lie in the host's memory.
 fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<Change> {
     let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
     let change = place.change();
     if reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve() {
         return Some(change);
     }
-    // The program has asked for no wait, and there is another place.
-    if spill::may_spill(place) {
+    // The program has asked for no wait: where nothing can come back, and there is another place, it does not.
+    if spill::may_spill(place) && !pool_accounts::may_give_back() {
         return None;
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.

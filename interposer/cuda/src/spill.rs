@@ -63,6 +63,11 @@ pub fn spilled(place: &'static Place, gpu: usize, (call, pointer, bytes): (Call,
     if !spill::try_reserve(&place.region, slot, page_bytes) {
         return refuse();
     }
+    // Before the driver is asked, so that the charge goes with the context whenever that goes.
+    let Some(context) = PROCESS.spilled(place, page_bytes) else {
+        spill::release(slot, page_bytes);
+        return refuse();
+    };
     // The device has tables of pages for it, which the account does not know.
     place.note_inexact();
     // Contexts on all of the lease's GPUs may be given the address.
@@ -72,14 +77,17 @@ pub fn spilled(place: &'static Place, gpu: usize, (call, pointer, bytes): (Call,
     let relaxed = place.driver.relaxed_capture();
     // SAFETY: the entry point's type, and a place for the address.
     let result = unsafe { real::<CuMemHostAlloc>(index::cuMemHostAlloc)(&mut address, bytes as usize, flags) };
-    let is_kept = result == CUDA_SUCCESS && is_remembered(place, address as u64, page_bytes);
+    let held = Held { owner: context.0, is_spilled: true, ..Held::new(Kind::Memory, address as u64, page_bytes) };
+    let is_kept = result == CUDA_SUCCESS && is_remembered(place, held);
     if result == CUDA_SUCCESS && !is_kept {
         // SAFETY: the entry point's type, and what it has just been given by.
         unsafe { real::<CuMemFreeHost>(index::cuMemFreeHost)(address) };
     }
     drop(relaxed);
     if !is_kept {
-        spill::release(slot, page_bytes);
+        if PROCESS.unspilled(context, page_bytes) {
+            spill::release(slot, page_bytes);
+        }
         return if matches!(result, CUDA_SUCCESS | CUDA_ERROR_OUT_OF_MEMORY) { refuse() } else { result };
     }
     IS_USED.store(true, Ordering::Release);
@@ -89,15 +97,10 @@ pub fn spilled(place: &'static Place, gpu: usize, (call, pointer, bytes): (Call,
     CUDA_SUCCESS
 }
 
-/// Remembers what lies there, as what has to be freed in another way; false, with nothing changed, where there is no room for that.
-fn is_remembered(place: &Place, handle: u64, bytes: u64) -> bool {
-    let Some(tag) = PROCESS.spilled(place, bytes) else { return false };
-    remember(place, Held { owner: tag.0, is_spilled: true, ..Held::new(Kind::Memory, handle, bytes) });
-    let is_there = HANDLES.lock().find(Kind::Memory, handle).is_some();
-    if !is_there {
-        PROCESS.unspilled(tag, bytes);
-    }
-    is_there
+/// Remembers what lies there, as what has to be freed in another way; false where there is no room for that.
+fn is_remembered(place: &Place, held: Held) -> bool {
+    remember(place, held);
+    HANDLES.lock().find(Kind::Memory, held.handle).is_some()
 }
 
 /// Whether what is at `pointer` lies in the host's memory. Of a context that has gone it does no more, and the address may be another's.

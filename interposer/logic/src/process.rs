@@ -231,15 +231,17 @@ impl Process {
         self.made(place, bytes, false).0
     }
 
-    /// The same in the host's memory; none if that context is one too many to be known, so that nobody would see it go.
+    /// The same of what is about to be in the host's memory; none if there is no context, or it is one too many to be known, so that
+    /// nobody would see it go.
     pub fn spilled(&self, place: &Place, bytes: u64) -> Option<BurstTag> {
-        let (tag, is_known) = self.made(place, bytes, true);
+        let is_there = !place.driver.current_context().is_null();
+        let (tag, is_known) = if is_there { self.made(place, bytes, true) } else { Default::default() };
         is_known.then_some(tag)
     }
 
-    /// What was `spilled` is not kept after all.
-    pub fn unspilled(&self, tag: BurstTag, bytes: u64) {
-        self.contexts.lock().subtract(tag, bytes, true);
+    /// What was `spilled` is not there after all; false if its context has gone, and its charge with it.
+    pub fn unspilled(&self, tag: BurstTag, bytes: u64) -> bool {
+        self.contexts.lock().subtract(tag, bytes, true)
     }
 
     /// Whether the context is there that has this tag, as [`Held::owner`] has it.

@@ -29,13 +29,18 @@ pub fn used_bytes(region: &Region) -> u64 {
 
 /// Charges `bytes` to `slot` if the lease stays within what it may hold there; false, with nothing charged, otherwise.
 ///
-/// What is added is added before the sum is taken, so of two that charge at once at least one sees the other.
+/// What has no room as things stand is refused without being added, or one that asks again and again would be in the way of those whose
+/// charge fits. What has is added before the sum is taken, so of two that charge at once at least one sees the other.
 #[cold]
 #[inline(never)]
 pub fn try_reserve(region: &Region, slot: &Slot, bytes: u64) -> bool {
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes > limit_bytes(region) { 0 } else { RETRIES + 1 };
     for _ in 0..tries {
+        if used_bytes(region).saturating_add(bytes) > limit_bytes(region) {
+            core::hint::spin_loop();
+            continue;
+        }
         slot.spilled_bytes.fetch_add(bytes, Ordering::SeqCst);
         if used_bytes(region) <= limit_bytes(region) {
             return true;
@@ -88,6 +93,29 @@ mod tests {
         assert!(!try_reserve(&region, region.slot(0), rounded_bytes(u64::MAX)));
         assert_eq!(used_bytes(&region), 0);
         assert_eq!([0, 1, 4096, 4097].map(rounded_bytes), [0, 4096, 4096, 8192]);
+    }
+
+    #[test]
+    fn who_is_refused_again_and_again_is_in_nobodys_way() {
+        let region = region_with_limit(100);
+        let (asks, other) = (region.slot(0), region.slot(1));
+        assert!(try_reserve(&region, asks, 60));
+        let is_done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let asking = scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    assert!(!try_reserve(&region, asks, 50));
+                }
+            });
+            let granted = (0..20_000).all(|_| {
+                let is_granted = try_reserve(&region, other, 40);
+                release(other, 40);
+                is_granted
+            });
+            is_done.store(true, Ordering::Relaxed);
+            asking.join().unwrap();
+            assert!(granted, "what fits is refused because of what does not");
+        });
     }
 
     #[test]

@@ -234,7 +234,7 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
 /// # Errors
 /// A body that is no change, has a field that is not known, or changes nothing.
 fn change_in(request: &Request) -> Result<LeaseUpdate, ErrorBody> {
-    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, class, priority, or run_seconds or no_run_time";
+    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, spill_bytes, class, priority, or run_seconds or no_run_time";
     let wrong = |message: String| ErrorBody::new(ErrorCode::RequestInvalid, message, remedy);
     let change = request.message::<LeaseUpdate>().map_err(|error| wrong(error.message))?;
     match change == LeaseUpdate::default() {

@@ -80,7 +80,7 @@ impl Leases {
         let (asks, whom) = ((&waiter.asked, waiter.uid), Whom::asking(&waiter.asked, waiter.uid));
         let goes = |wanted: &Tally, ahead: &Ahead| self.check_quota(scene, None, wanted, &ahead.reserved).is_ok();
         // Who waits for the host's memory is in nobody's way on a GPU, and nobody has to go for it.
-        if self.check_spill(&waiter.asked, waiter.uid, scene).is_err() {
+        if self.check_spill(&waiter.asked, waiter.uid, (scene.book, scene.own)).is_err() {
             note(&|| waiter.keep_nothing());
             return Prospect::Waits;
         }
@@ -199,7 +199,7 @@ impl Leases {
         let gpus = self.gpus_for_new();
         let scene = self.scene(book, None, &gpus);
         let mut ahead = book.queue.in_order();
-        ahead.retain(|waiter| !waiter.is_over_quota);
+        ahead.retain(|waiter| !waiter.is_in_nobodys_way());
         ahead.truncate(1);
         self.taken_by(&ahead, &scene);
     }

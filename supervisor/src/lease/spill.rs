@@ -3,12 +3,14 @@
 use super::book::{Book, Held, Lease};
 use super::figures::Figures;
 use super::grant::Leases;
-use super::room::Scene;
+use crate::clock;
 use crate::queue::Waiter;
 use crate::region::Report;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::spill::{HostMemory, Shortage};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, Request, format_bytes};
+use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What is told of a lease's allocations in the host's memory.
 #[derive(Debug, Default)]
@@ -62,30 +64,28 @@ impl Lease {
     }
 }
 
-/// What of the host's memory those who wait ask for. Who is over a quota of his own is in nobody's way.
-fn wanted_bytes(waiting: &[&Waiter]) -> u64 {
-    let asked =
-        waiting.iter().filter(|waiter| !waiter.is_over_quota).filter_map(|waiter| waiter.asked.request.spill_bytes);
-    asked.fold(0, u64::saturating_add)
-}
-
 impl Leases {
     /// Whether there is room in the host's memory for what a request may have there, beside those who stand before it. Leases that only
     /// count as gone in `scene` have what is theirs: what is suspended keeps it, and nobody is made to go for it.
     ///
     /// # Errors
     /// There is none.
-    pub fn check_spill(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> Result<(), ErrorBody> {
+    pub fn check_spill(
+        &self,
+        asked: &LeaseRequest,
+        uid: u32,
+        (book, own): (&Book, Option<&LeaseId>),
+    ) -> Result<(), ErrorBody> {
         let Some(bytes) = asked.request.spill_bytes else { return Ok(()) };
-        let is_home =
-            |held: &&Held| Some(&held.record.lease_id) == scene.own && held.record.is_started_anew_by(asked, uid);
-        let home = scene.book.held.iter().find(is_home);
+        let is_home = |held: &&Held| Some(&held.record.lease_id) == own && held.record.is_started_anew_by(asked, uid);
+        let home = book.held.iter().find(is_home);
         // What it had and is kept for it is its own.
         if home.is_some_and(|held| bytes <= held.record.spill_bytes) {
             return Ok(());
         }
-        let sold = sold(scene.book, home.map(|held| &held.record.lease_id));
-        self.check_host_memory(bytes, bytes, (&sold, uid), wanted_bytes(&scene.book.queue.ahead_of(asked, uid)))
+        let sold = sold(book, home.map(|held| &held.record.lease_id));
+        let wanted_bytes = self.wanted_bytes(&book.queue.ahead_of(asked, uid), &sold);
+        self.check_host_memory(bytes, bytes, (&sold, uid), wanted_bytes)
     }
 
     /// Whether a lease can have `bytes` of the host's memory in place of what it has.
@@ -99,30 +99,60 @@ impl Leases {
             return Ok(());
         }
         let waiting = book.queue.before_priority_below(lease.record.priority);
-        let whose = (&sold(book, None)[..], lease.record.owner_uid);
-        self.check_host_memory(more_bytes, bytes, whose, wanted_bytes(&waiting))
+        let sold = sold(book, None);
+        let wanted_bytes = self.wanted_bytes(&waiting, &sold);
+        self.check_host_memory(more_bytes, bytes, (&sold, lease.record.owner_uid), wanted_bytes)
     }
 
-    /// Whether `more_bytes` can be sold to a user who then has `all_bytes` with one lease.
+    fn wanted_bytes(&self, waiting: &[&Waiter], sold: &[(u32, u64)]) -> u64 {
+        let configuration = self.configuration();
+        let keep = Duration::from_secs(configuration.queue.keep_seconds);
+        wanted_bytes(waiting, sold, configuration.spill.bytes(), (keep, clock::now_ns()))
+    }
+
     fn check_host_memory(
         &self,
         more_bytes: u64,
         all_bytes: u64,
-        (sold, uid): (&[(u32, u64)], u32),
+        whose: (&[(u32, u64)], u32),
         wanted_bytes: u64,
     ) -> Result<(), ErrorBody> {
-        let sum = |is_meant: &dyn Fn(u32) -> bool| {
-            let meant = sold.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
-            meant.fold(0, u64::saturating_add)
-        };
         let total_bytes = self.configuration().spill.bytes();
-        let memory = HostMemory { total_bytes, sold_bytes: sum(&|_| true), wanted_bytes };
-        let in_all = HostMemory { total_bytes, ..HostMemory::default() }.check(all_bytes);
-        let of_user = || memory.check_user(more_bytes, sum(&|owner| owner == uid));
-        let checked =
-            in_all.and_then(|()| if uid == 0 { Ok(()) } else { of_user() }).and_then(|()| memory.check(more_bytes));
+        let checked = check((more_bytes, all_bytes), whose, total_bytes, wanted_bytes);
         checked.map_err(|shortage| worded(shortage, more_bytes))
     }
+}
+
+/// Whether `more_bytes` of `total_bytes` can be sold to the user `uid`, who then has `all_bytes` with one lease.
+fn check(
+    (more_bytes, all_bytes): (u64, u64),
+    (sold, uid): (&[(u32, u64)], u32),
+    total_bytes: u64,
+    wanted_bytes: u64,
+) -> Result<(), Shortage> {
+    HostMemory { total_bytes, ..HostMemory::default() }.check(all_bytes)?;
+    let memory = HostMemory { total_bytes, sold_bytes: bytes_of(sold, |_| true), wanted_bytes };
+    if uid != 0 {
+        memory.check_user(more_bytes, bytes_of(sold, |owner| owner == uid))?;
+    }
+    memory.check(more_bytes)
+}
+
+/// What of the host's memory those who wait ask for, as far as they may have it: as room on a GPU it is kept for them for so long at
+/// most. Who is over a quota of his own is in nobody's way.
+fn wanted_bytes(waiting: &[&Waiter], sold: &[(u32, u64)], total_bytes: u64, (keep, now_ns): (Duration, u64)) -> u64 {
+    let memory = HostMemory { total_bytes, ..HostMemory::default() };
+    let mut wanted: BTreeMap<u32, u64> = BTreeMap::new();
+    for waiter in waiting.iter().filter(|waiter| !waiter.is_over_quota && waiter.waited(now_ns) <= keep) {
+        let bytes = waiter.asked.request.spill_bytes.filter(|bytes| *bytes <= total_bytes).unwrap_or(0);
+        let all = wanted.entry(waiter.uid).or_default();
+        *all = all.saturating_add(bytes);
+    }
+    let of_user = |(uid, bytes): (u32, u64)| match uid {
+        0 => bytes,
+        _ => bytes.min(memory.left_to_user(bytes_of(sold, |owner| owner == uid))),
+    };
+    wanted.into_iter().map(of_user).fold(0, u64::saturating_add)
 }
 
 /// Who has how much of the host's memory, in bytes, by the user who started the container, places that are kept and leases that wait to be
@@ -131,9 +161,16 @@ fn sold(book: &Book, own: Option<&LeaseId>) -> Vec<(u32, u64)> {
     let leases = book.leases.values().map(|lease| (lease.record.owner_uid, lease.sold_bytes()));
     let held = book.held.iter().filter(|held| Some(&held.record.lease_id) != own);
     let held = held.map(|held| (held.record.owner_uid, held.record.spill_bytes));
-    // What they hold nobody reads.
-    let stranded = book.stranded.iter().map(|record| (record.owner_uid, record.most_spilled_bytes()));
+    // What they hold nobody reads. One that is just taken over is in both.
+    let stranded = book.stranded.iter().filter(|record| !book.leases.contains_key(&record.lease_id));
+    let stranded = stranded.map(|record| (record.owner_uid, record.most_spilled_bytes()));
     leases.chain(held).chain(stranded).collect()
+}
+
+/// The sum of what those have whom it is about.
+fn bytes_of(sold: &[(u32, u64)], is_meant: impl Fn(u32) -> bool) -> u64 {
+    let meant = sold.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
+    meant.fold(0, u64::saturating_add)
 }
 
 /// Whether what serves a request that may have memory of the host can have any go there.
@@ -208,6 +245,10 @@ fn worded(shortage: Shortage, bytes: u64) -> ErrorBody {
 mod tests {
     use super::super::record::{Record, sample};
     use super::*;
+    use crate::procfs::WatchedProcess;
+    use gpool_policy::queue::Claim;
+    use gpool_policy::slice::Priority as SlicePriority;
+    use gpool_protocol::HostPid;
     use std::time::Instant;
 
     #[test]
@@ -247,6 +288,42 @@ mod tests {
         let bytes = |own: Option<&str>| sold(&book, own.map(|id| LeaseId(id.into())).as_ref());
         assert_eq!(bytes(None), [(7, 1), (7, 4), (7, 32), (7, 0)]);
         assert_eq!(bytes(Some("b")), [(7, 1), (7, 32), (7, 0)], "who comes back has its own");
+    }
+
+    #[test]
+    fn a_user_without_root_has_a_quarter_with_all_his_leases() {
+        let sold = [(0, 50), (7, 20), (8, 10)];
+        let of = |uid, more| check((more, more), (&sold, uid), 100, 0);
+        assert_eq!((of(0, 20), of(7, 5), of(8, 15)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(of(7, 6), Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }));
+        assert_eq!(of(0, 21), Err(Shortage::Sold { free_bytes: 20 }));
+        assert_eq!(check((6, 101), (&sold, 0), 100, 0), Err(Shortage::Never { total_bytes: 100 }), "with what it has");
+    }
+
+    #[test]
+    fn who_waits_wants_what_he_may_have_and_for_a_while() {
+        let waiter = |uid: u32, spill_bytes: u64, since_ns| {
+            let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
+            let mut asked: LeaseRequest = serde_json::from_str(text).unwrap();
+            asked.request.spill_bytes = Some(spill_bytes);
+            let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+            Waiter::new(&asked, uid, this, Claim { priority: SlicePriority::Guaranteed, round: 0, since_ns })
+        };
+        let keep = Duration::from_nanos(100);
+        let wanted = |waiting: &[Waiter], sold: &[(u32, u64)]| {
+            wanted_bytes(&waiting.iter().collect::<Vec<_>>(), sold, 100, (keep, 1000))
+        };
+        assert_eq!(wanted(&[waiter(0, 30, 950), waiter(0, 40, 900)], &[]), 70);
+        assert_eq!(wanted(&[waiter(0, 30, 899)], &[]), 0, "it has waited for longer than room is kept");
+        assert_eq!(wanted(&[waiter(0, 101, 950)], &[]), 0, "there is never so much");
+        let four = [(); 4].map(|()| waiter(7, 25, 950));
+        assert_eq!(
+            (wanted(&four, &[]), wanted(&four, &[(7, 20)])),
+            (25, 5),
+            "a user has his part however often he asks"
+        );
+        let over = Waiter { is_over_quota: true, ..waiter(0, 30, 950) };
+        assert_eq!(wanted(&[over], &[]), 0);
     }
 
     #[test]

@@ -125,7 +125,8 @@ impl Leases {
             self.leave_queue_of(&mut book, asked, uid, Left::Refused);
             return Err(if is_over { after_a_wait(refusal) } else { refusal });
         }
-        if is_known && refusal.code == ErrorCode::QuotaReached {
+        let is_too_much = asked.request.spill_bytes.is_some_and(|bytes| bytes > self.configuration().spill.bytes());
+        if is_known && (refusal.code == ErrorCode::QuotaReached || is_too_much) {
             // It may have been lowered since, and what is larger than all of it fits at no time.
             let could = self.could_fit(asked, uid);
             could.inspect_err(|_| self.leave_queue_of(&mut book, asked, uid, Left::Refused))?;
@@ -142,12 +143,14 @@ impl Leases {
         };
         let ahead = book.queue.ahead_of(asked, uid);
         let place = 1 + ahead.len() as u32;
-        // Who waits for a quota of its own holds nobody up.
-        let place_for_room = 1 + ahead.iter().filter(|waiter| !waiter.is_over_quota).count() as u32;
+        // Who waits for a quota of its own, or for the host's memory, holds nobody up.
+        let place_for_room = 1 + ahead.iter().filter(|waiter| !waiter.is_in_nobodys_way()).count() as u32;
+        let lacks_host_memory = self.check_spill(asked, uid, (&book, None)).is_err();
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             waiter.is_over_quota = refusal.code == ErrorCode::QuotaReached;
+            waiter.lacks_host_memory = lacks_host_memory;
             waiter.note_asked(cause, place_for_room, now_ns);
         }
         if place_for_room == 1 {

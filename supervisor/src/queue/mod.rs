@@ -107,8 +107,8 @@ impl Queue {
 
     /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
-        // Who waits for a quota of its own stands still, and time goes on without it.
-        let waiting = self.waiters.iter().filter(|waiter| !waiter.is_over_quota);
+        // Who waits for a quota of its own, or for the host's memory, stands still, and time goes on without it.
+        let waiting = self.waiters.iter().filter(|waiter| !waiter.is_in_nobodys_way());
         let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);
         let mut waiter = Waiter::new(asked, uid, requester, Claim { priority, round: 0, since_ns: now_ns });

@@ -38,6 +38,8 @@ pub struct Waiter {
     pub cause: String,
     /// Whether that is a quota of its own: then it is in nobody's way.
     pub is_over_quota: bool,
+    /// Whether it lacks the host's memory: then it is in nobody's way on a GPU.
+    pub lacks_host_memory: bool,
     /// When it asked last, CLOCK_MONOTONIC.
     pub asked_ns: u64,
     /// When it was told to ask again.
@@ -69,6 +71,7 @@ impl Waiter {
             attempt_ns: claim.since_ns,
             cause: String::new(),
             is_over_quota: false,
+            lacks_host_memory: false,
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
             cancelled_by: None,
@@ -85,6 +88,11 @@ impl Waiter {
     pub fn is_for(&self, asked: &LeaseRequest, uid: u32) -> bool {
         let is_next_attempt = asked.in_pod.is_some() && self.asked.in_pod == asked.in_pod;
         self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
+    }
+
+    /// Whether those behind it have the room on GPUs that it asks for.
+    pub fn is_in_nobodys_way(&self) -> bool {
+        self.is_over_quota || self.lacks_host_memory
     }
 
     /// Where it goes if it can: where others make room for it, or where there was room for it.

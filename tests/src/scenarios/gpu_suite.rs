@@ -44,7 +44,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         ensure(above.is_some_and(|bytes| (-(64 << 20)..=0).contains(&bytes)), || {
             format!("past the shim it is {above:?}")
         })?;
-        for name in ["spill.told", "spill.wrong", "spill.kernel_wrong", "spill.suspended.wrong", "spill.with_context"] {
+        for name in ["spill.told", "spill.wrong", "spill.suspended.wrong", "spill.with_context"] {
             same(figures, name, &0.into())?;
         }
         same(figures, "spill.on_host", &32.into())?;

@@ -6,7 +6,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::{Inside, spawn_bound};
-use crate::tenant::{Tenant, events};
+use crate::tenant::{PauseFile, Tenant, events};
 use gpool_protocol::{EventKind, LeaseState, LeaseUpdate, LeaseView, SuspensionStage, WaitingView};
 use gpool_simulated_hardware::DriverVersion;
 use serde_json::Value;
@@ -39,11 +39,12 @@ fn start(host: &mut Host) -> Result<()> {
 
 fn all(host: &mut Host) -> Result<()> {
     what_cannot_be(host)?;
-    let beyond = is_used_as_any_other(host)?;
+    let asks = PauseFile::new("/run/gpool-read-again")?;
+    let beyond = is_used_as_any_other(host, &asks)?;
     is_shown(host, &beyond)?;
     is_sold_once(host)?;
     outlives_the_supervisor(host, &beyond)?;
-    stays_while_suspended(host, &beyond)?;
+    stays_while_suspended(host, &beyond, &asks)?;
     beyond.kill_init()?;
     wait_for("the lease to end", || Ok(host.leases()?.is_empty()))?;
     goes_with_the_gpus(host)?;
@@ -65,12 +66,12 @@ fn what_cannot_be(host: &Host) -> Result<()> {
 }
 
 /// A program that takes more than its cap: what does not fit lies in the host's memory, by the driver's word, and keeps what is written.
-fn is_used_as_any_other(host: &Host) -> Result<Container> {
+fn is_used_as_any_other(host: &Host, asks: &PauseFile) -> Result<Container> {
     let env = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "1GiB")];
-    let container = host.run_container("beyond", &env, &[], &["gpool-tenant", "--beyond"])?;
-    let of = |name: &str| -> Result<Vec<Value>> {
-        Ok(events(&container.log(&host.engine)?)?.into_iter().filter(|event| event["event"] == name).collect())
-    };
+    // Nothing is paused: the file has it read all again.
+    let tenant = Tenant { pause: Some(asks), ..Tenant::greedy(500) };
+    let container = tenant.run_with(host, "beyond", &env, &["--beyond"])?;
+    let of = |name: &str| said(host, &container, name);
     wait_for("it to have used all of it", || Ok(of("stays")?.len() == 1))?;
     let usage = usage_of(&host.meter()?.read()?, &container.id);
     ensure(usage.bytes_peak <= CAP, || format!("the device held {} bytes of {CAP}", usage.bytes_peak))?;
@@ -90,7 +91,7 @@ fn is_used_as_any_other(host: &Host) -> Result<Container> {
         format!("what was written there is lost: {kept:?}")
     })?;
     let again = of("again")?;
-    ensure(again.len() == 10, || format!("{again:?}"))?;
+    ensure(again.len() == 12, || format!("{again:?}"))?;
     for event in &again {
         let (wanted, is_right) = (u64::from(event["what"] != "device"), event["wrong"].as_u64().unwrap_or(0) == 0);
         ensure(figure(event, "on_host") == wanted && is_right, || format!("given back and taken again: {event}"))?;
@@ -100,8 +101,16 @@ fn is_used_as_any_other(host: &Host) -> Result<Container> {
         ensure(is_right, || format!("in rows: {rows}"))?;
     }
     let stays = &of("stays")?[0];
-    ensure(figure(stays, "on_host") == there, || format!("in the end {stays}, and {there} at first"))?;
+    let is_right = figure(stays, "on_host") == there && figure(stays, "wrong") == 0;
+    ensure(is_right, || format!("in the end {stays}, and {there} at first"))?;
+    let pool = &of("pool")?[0];
+    ensure(figure(pool, "on_host") == 0, || format!("within the cap {pool} lie in the host's memory"))?;
     Ok(container)
+}
+
+/// What it has printed of this kind.
+fn said(host: &Host, container: &Container, name: &str) -> Result<Vec<Value>> {
+    Ok(events(&container.log(&host.engine)?)?.into_iter().filter(|event| event["event"] == name).collect())
 }
 
 /// In all that people look at; refusals came when that was full, too.
@@ -155,7 +164,7 @@ fn outlives_the_supervisor(host: &mut Host, container: &Container) -> Result<()>
 }
 
 /// What lies there stays, and is sold to nobody, while the rest of it is moved there too.
-fn stays_while_suspended(host: &Host, container: &Container) -> Result<()> {
+fn stays_while_suspended(host: &Host, container: &Container, reads: &PauseFile) -> Result<()> {
     succeeded("gpool suspend", host.gpool(&["suspend", &container.id])?)?;
     wait_for("it to be suspended", || {
         let suspension = host.lease_of(container)?.suspension;
@@ -164,7 +173,11 @@ fn stays_while_suspended(host: &Host, container: &Container) -> Result<()> {
     let lease = host.lease_of(container)?;
     ensure((lease.spill_bytes, lease.spilled_bytes) == (SPILL, SPILL), || format!("it is shown as {lease:?}"))?;
     let asks = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "2049MiB")];
-    is_refused(host, &asks, &["GPOOL-E202", "2048MiB is free"])
+    is_refused(host, &asks, &["GPOOL-E202", "2048MiB is free"])?;
+    reads.pause()?;
+    wait_for("it to read all of it again", || Ok(said(host, container, "read-again")?.len() == 1))?;
+    let again = &said(host, container, "read-again")?[0];
+    ensure(again["wrong"] == 0, || format!("what was there is lost: {again}"))
 }
 
 /// Whose GPUs are taken gives its part back, and has nothing more go there.
@@ -238,7 +251,7 @@ fn one_may_wait_for_it(host: &Host) -> Result<()> {
 
 /// An ended container's part is kept with its place, also from a host that has less for it now.
 fn is_kept_for_a_restart(host: &Host) -> Result<()> {
-    reload_with(host, &CONFIGURATION.replace("hold_ms = 0", "hold_ms = 20000"))?;
+    reload_with(host, &CONFIGURATION.replace("hold_ms = 0", "hold_ms = 300000"))?;
     let tenant = Tenant { allocate_mib: Some(1), ..Tenant::greedy(500) };
     let asks = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "3GiB")];
     let container = tenant.run(host, "restarted", &asks)?;
@@ -249,7 +262,7 @@ fn is_kept_for_a_restart(host: &Host) -> Result<()> {
     })?;
     let other = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "1MiB")];
     is_refused(host, &other, &["GPOOL-E202", "of the host's memory"])?;
-    reload_with(host, &WITHOUT.replace("hold_ms = 0", "hold_ms = 20000"))?;
+    reload_with(host, &WITHOUT.replace("hold_ms = 0", "hold_ms = 300000"))?;
     succeeded("docker start", host.docker(&["start", "restarted"])?)?;
     let lease = host.lease_of(&Container::inspect(&host.engine, "restarted")?)?;
     ensure(lease.spill_bytes == 3 * GIB, || format!("it is shown as {lease:?}"))?;

@@ -5,6 +5,7 @@ use super::context::Context;
 use super::driver::Driver;
 use super::options::Options;
 use super::{check, fail, say};
+use rustix::mm::{MapFlags, ProtFlags};
 use serde_json::json;
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -16,19 +17,76 @@ const HOST: u32 = 1;
 /// So much of each piece is written and read, at its beginning and at its end.
 const BYTES: usize = 4096;
 const ROW_BYTES: usize = 1000;
+/// So many pieces are taken from the device's pool, within the cap.
+const PIECES_OF_POOL: usize = 16;
+/// Flag of cuStreamCreate, and mode of cuStreamBeginCapture: what could break one is refused in all threads.
+const NON_BLOCKING: u32 = 1;
+const CAPTURE_GLOBAL: c_int = 0;
+/// It looks so often whether it is to read all again.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Takes pieces of --chunk-mib until one is refused, uses them, gives some back and takes them again; once more in another context, with
 /// whose end all that was in the first one has gone; then stays with all of them.
 pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
     context.enter();
-    use_all(options, driver, context);
+    let before = use_all(options, driver, context);
+    let here: Vec<u64> = before.into_iter().filter(|piece| on_host(driver, &[*piece]) == 0).collect();
     context.destroy();
+    // A simulated device's addresses are a process's own. What comes next shall be where pieces in the host's memory were.
+    here.iter().for_each(|piece| occupy(*piece, (options.chunk_mib as usize) << 20));
     let other = Context::create(driver, context.gpu, None, false);
+    at_addresses_of_before(options, driver);
     let pieces = use_all(options, driver, &other);
-    say(&json!({"event": "stays", "pieces": pieces.len(), "on_host": on_host(driver, &pieces)}));
+    let bytes = (options.chunk_mib as usize) << 20;
+    let wrong = written_and_read(driver, &pieces, bytes);
+    say(&json!({"event": "stays", "pieces": pieces.len(), "on_host": on_host(driver, &pieces), "wrong": wrong}));
+    let is_asked = || options.pause_file.as_ref().is_some_and(|path| path.exists());
+    while !is_asked() {
+        std::thread::sleep(LOOK);
+    }
+    say(&json!({"event": "read-again", "wrong": wrong_of(driver, &pieces, bytes)}));
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
+}
+
+/// What was in a context that has gone left its addresses: what comes there now is memory of the device, and is freed as that.
+fn at_addresses_of_before(options: &Options, driver: &Driver) {
+    let mut taken = [0_u64; PIECES_OF_POOL];
+    for address in &mut taken {
+        // SAFETY: the result goes to a live place; the default stream is meant.
+        check("cuMemAllocAsync", unsafe {
+            (driver.allocate_async)(address, (options.chunk_mib as usize) << 20, null_mut())
+        });
+    }
+    let there = on_host(driver, &taken);
+    for address in taken {
+        give_back(driver, address, Way::InOrder);
+    }
+    say(&json!({"event": "pool", "on_host": there}));
+}
+
+/// Has nothing else come there, if nothing is there now.
+fn occupy(address: u64, bytes: usize) {
+    let (nothing, private) = (ProtFlags::empty(), MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping, wherever it comes to lie: the place is only a wish.
+    let _ = unsafe { rustix::mm::mmap_anonymous(address as *mut c_void, bytes, nothing, private) };
+}
+
+/// In the order of a stream, while another one is being captured, which that must not break.
+fn beside_a_capture(driver: &Driver, bytes: usize) -> u64 {
+    let (mut captured, mut own, mut graph, mut address) = (null_mut(), null_mut(), null_mut(), 0);
+    // SAFETY: results go to live locals; handles are those that were given.
+    unsafe {
+        check("cuStreamCreate", (driver.stream_create)(&mut captured, NON_BLOCKING));
+        check("cuStreamCreate", (driver.stream_create)(&mut own, NON_BLOCKING));
+        check("cuStreamBeginCapture", (driver.capture_begin)(captured, CAPTURE_GLOBAL));
+        check("cuMemAllocAsync", (driver.allocate_async)(&mut address, bytes, own));
+        check("cuMemFreeAsync", (driver.free_async)(address, own));
+        check("cuMemAllocAsync", (driver.allocate_async)(&mut address, bytes, own));
+        check("cuStreamEndCapture", (driver.capture_end)(captured, &mut graph));
+    }
+    address
 }
 
 fn use_all(options: &Options, driver: &Driver, context: &Context) -> Vec<u64> {
@@ -63,6 +121,9 @@ fn use_all(options: &Options, driver: &Driver, context: &Context) -> Vec<u64> {
         let wrong = written_and_read(driver, &[again], bytes);
         say(&json!({"event": "again", "what": name, "on_host": on_host(driver, &[again]), "wrong": wrong}));
     }
+    give_back(driver, pieces[there], Way::Now);
+    pieces[there] = beside_a_capture(driver, bytes);
+    say(&json!({"event": "again", "what": "beside-a-capture", "on_host": on_host(driver, &pieces[there..=there])}));
     // In rows, as wide as the driver pads them.
     give_back(driver, pieces[there], Way::Now);
     let (mut rows, mut pitch) = (0, 0);
@@ -120,7 +181,6 @@ fn on_host(driver: &Driver, pieces: &[u64]) -> usize {
 
 /// Bytes that are not as they were written, when all has been written: by copies to the device, on it, and by memsets.
 fn written_and_read(driver: &Driver, pieces: &[u64], bytes: usize) -> usize {
-    let pattern = |index: usize| -> Vec<u8> { (0..BYTES).map(|byte| (byte * 7 + index * 31) as u8).collect() };
     let end = (bytes - BYTES) as u64;
     for (index, piece) in pieces.iter().enumerate() {
         let (from, half) = (pattern(index), BYTES as u64 / 2);
@@ -131,6 +191,17 @@ fn written_and_read(driver: &Driver, pieces: &[u64], bytes: usize) -> usize {
             check("cuMemsetD8Async", (driver.set_async)(piece + end, index as u8, half as usize, null_mut()));
         }
     }
+    wrong_of(driver, pieces, bytes)
+}
+
+/// What each piece has at its beginning.
+fn pattern(index: usize) -> Vec<u8> {
+    (0..BYTES).map(|byte| (byte * 7 + index * 31) as u8).collect()
+}
+
+/// Bytes that are not as [`written_and_read`] has written them.
+fn wrong_of(driver: &Driver, pieces: &[u64], bytes: usize) -> usize {
+    let end = (bytes - BYTES) as u64;
     let mut wrong = 0;
     for (index, piece) in pieces.iter().enumerate() {
         let (mut first, mut last) = (vec![0_u8; BYTES], vec![0_u8; BYTES]);

@@ -5,7 +5,7 @@
 //! Its events: `memory` (cuMemGetInfo, a line for each GPU), with `--beside` `beside`, `nvml`, `monitor`, `allocated`, `progress` each second, with `--share` and
 //! `--open` `shared`, `opened` and `refused`, with `--program` `loaded` and `unloaded`, with `--graphs`
 //! `graphs` after each step, with `--storm` `storm`, with `--remember` `remembered` after each pause, with
-//! `--beyond` `filled`, `kept`, `again`, `rows` and `stays`, with
+//! `--beyond` `filled`, `kept`, `again`, `rows`, `pool`, `stays` and `read-again`, with
 //! `--request-rate` a `request` for each and `requests` at the end, and `error`.
 
 mod allocator;

@@ -105,7 +105,8 @@ pub(super) struct Options {
     /// Only keep so much in the GPU's memory, and say after each pause (--pause-file) how much of it is wrong.
     #[arg(long, value_name = "MIB", requires = "pause_file")]
     pub(super) remember: Option<usize>,
-    /// Only take pieces of --chunk-mib until one is refused, use all of them, give some back and take them again, and stay.
+    /// Only take pieces of --chunk-mib until one is refused, use all of them, give some back and take them again, and stay; once the
+    /// --pause-file is there, read all of them again.
     #[arg(long)]
     pub(super) beyond: bool,
     /// Only do with graphs that allocate what these steps say, and say after each what is held.

@@ -11,6 +11,8 @@ SECONDS = 25
 GIB, PIECE = 1 << 30, 64 << 20
 CAP_GIB, SPILL_GIB = 2, 2
 PATTERN = 0x5A
+# An entry of eight bytes for each page of 4 KiB.
+TABLES_PER_GIB = 2 << 20
 # It is read in such parts.
 PART = 64 << 20
 ROUNDS = 10
@@ -28,14 +30,18 @@ def run(suite):
         said = tenant.ask("beyond", piece=PIECE, most=4 * CAP_GIB * GIB // PIECE, byte=PATTERN)
         time.sleep(SETTLED_S)
         above = suite.nvml.used_bytes() - before - CAP_GIB * GIB
-        figure("spill.over_cap", above, "bytes", aim="<= 0", detail=said)
+        # Above it may be the device's tables of pages for what lies in the host's memory.
+        figure("spill.over_cap", above, "bytes", aim=f"<= {SPILL_GIB * TABLES_PER_GIB}", detail=said)
         figure("spill.on_host", said["on_host"], "pieces", aim=f"== {SPILL_GIB * GIB // PIECE}")
         figure("spill.told", lease(tenant.lease)["spilled_bytes"] - said["on_host"] * PIECE, "bytes", aim="== 0")
         cgroup_after = of_cgroup(tenant)
         if cgroup_before is not None and cgroup_after is not None:
             figure("spill.of_cgroup", cgroup_after - cgroup_before, "bytes", SPILL_GIB * GIB)
         figure("spill.wrong", tenant.ask("recall", byte=PATTERN, part=PART)["wrong"], "bytes", aim="== 0")
-        figure("spill.kernel_wrong", tenant.ask("computed_there")["wrong"], "numbers", aim="== 0")
+        if suite.simulated:
+            suite.record.note("spill.kernel_wrong: skipped, simulated kernels compute nothing")
+        else:
+            figure("spill.kernel_wrong", tenant.ask("computed_there")["wrong"], "numbers", aim="== 0")
         rates = tenant.ask("rates", rounds=ROUNDS)
         for name in ("write", "read"):
             figure(f"spill.{name}", rates["host"][name], "GB/s", rates["device"][name])

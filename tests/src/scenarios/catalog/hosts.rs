@@ -229,7 +229,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "spill",
         what: "what has no room within a cap lies in the host's memory, is used there, and is sold once",
-        limit_s: 120,
+        limit_s: 180,
         run: Place::Inside(spill::run),
     },
     Scenario {
