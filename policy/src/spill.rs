@@ -52,6 +52,12 @@ impl HostMemory {
         if bytes <= left_bytes { Ok(()) } else { Err(Shortage::Part { part_bytes, left_bytes }) }
     }
 
+    /// The most that a user may ever have: all of it, without root a part.
+    #[must_use]
+    pub fn most_of(&self, is_root: bool) -> u64 {
+        if is_root { self.total_bytes } else { self.total_bytes / USER_PART }
+    }
+
     /// What a user without root who has `own_bytes` may have beside them.
     #[must_use]
     pub fn left_to_user(&self, own_bytes: u64) -> u64 {

@@ -94,9 +94,14 @@ pub fn give_back(place: &Place, is_short: bool) -> bool {
     true
 }
 
-/// Whether something went back to a pool that it may not have given back yet.
-pub fn may_give_back() -> bool {
-    WAITS_TO_LOOK_AFTER.load(Ordering::Relaxed) > 0
+/// More than 0 if something went back to a pool that it may not have given back yet.
+pub fn pending() -> u32 {
+    WAITS_TO_LOOK_AFTER.load(Ordering::Relaxed)
+}
+
+/// What was `pending` has been waited for: what of it has not come back does not for that.
+pub fn note_settled(pending: u32) {
+    let _ = WAITS_TO_LOOK_AFTER.compare_exchange(pending, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Somebody has waited for work: what went back to pools may have gone back to the device.

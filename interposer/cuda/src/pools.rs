@@ -96,7 +96,7 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
 
 /// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
 /// and device differ. Where the cap does not allow it, pools give back what they keep, at last what the work on `stream`
-/// still holds, if it may hold something or the allocation cannot lie in the host's memory.
+/// still holds, unless nothing can come back so and the allocation may lie in the host's memory.
 fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<Change> {
     let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
     let change = place.change();
@@ -104,7 +104,8 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
         return Some(change);
     }
     // The program has asked for no wait: where nothing can come back, and there is another place, it does not.
-    if spill::may_spill(place) && !pool_accounts::may_give_back() {
+    let pending = pool_accounts::pending();
+    if pending == 0 && spill::has_room(place, bytes) {
         return None;
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
@@ -116,7 +117,9 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
         .wait(WaitFor::Stream(stream), || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) });
     drop(relaxed);
     let change = place.change();
-    (give_back(place, true) && reserve()).then_some(change)
+    let is_reserved = give_back(place, true) && reserve();
+    pool_accounts::note_settled(pending);
+    is_reserved.then_some(change)
 }
 
 /// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.

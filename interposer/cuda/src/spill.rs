@@ -25,8 +25,13 @@ use gpool_interposer_logic::waits::WaitFor;
 static IS_USED: AtomicBool = AtomicBool::new(false);
 
 /// Whether what has no room within the cap may go to the host's memory.
-pub fn may_spill(place: &Place) -> bool {
+fn may_spill(place: &Place) -> bool {
     spill::limit_bytes(&place.region) > 0
+}
+
+/// Whether `bytes` have room there.
+pub fn has_room(place: &Place, bytes: u64) -> bool {
+    may_spill(place) && spill::used_bytes(&place.region).saturating_add(bytes) <= spill::limit_bytes(&place.region)
 }
 
 /// What stands for an answer where there is no room and nothing has been said of it, because the caller has [`instead`] look for

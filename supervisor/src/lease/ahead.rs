@@ -80,7 +80,7 @@ impl Leases {
         let (asks, whom) = ((&waiter.asked, waiter.uid), Whom::asking(&waiter.asked, waiter.uid));
         let goes = |wanted: &Tally, ahead: &Ahead| self.check_quota(scene, None, wanted, &ahead.reserved).is_ok();
         // Who waits for the host's memory is in nobody's way on a GPU, and nobody has to go for it.
-        if self.check_spill(&waiter.asked, waiter.uid, (scene.book, scene.own)).is_err() {
+        if self.check_spill(&waiter.asked, waiter.uid, scene.book).is_err() {
             note(&|| waiter.keep_nothing());
             return Prospect::Waits;
         }

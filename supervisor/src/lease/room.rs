@@ -293,7 +293,7 @@ impl Leases {
             None => worded(&refusal),
         })?;
         check_can_spill(&asked.request, served.mechanism)?;
-        self.check_spill(asked, uid, (scene.book, scene.own))?;
+        self.check_spill(asked, uid, scene.book)?;
         Ok(Room { served, domain, placed, has_no_hours, is_lent: false, demand, counted })
     }
 

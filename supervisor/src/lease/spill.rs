@@ -12,6 +12,9 @@ use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, Req
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+/// Bytes by the user who has them or wants them; one user may stand there more than once.
+type ByUser = [(u32, u64)];
+
 /// What is told of a lease's allocations in the host's memory.
 #[derive(Debug, Default)]
 pub struct SpillNotes {
@@ -70,22 +73,16 @@ impl Leases {
     ///
     /// # Errors
     /// There is none.
-    pub fn check_spill(
-        &self,
-        asked: &LeaseRequest,
-        uid: u32,
-        (book, own): (&Book, Option<&LeaseId>),
-    ) -> Result<(), ErrorBody> {
+    pub fn check_spill(&self, asked: &LeaseRequest, uid: u32, book: &Book) -> Result<(), ErrorBody> {
         let Some(bytes) = asked.request.spill_bytes else { return Ok(()) };
-        let is_home = |held: &&Held| Some(&held.record.lease_id) == own && held.record.is_started_anew_by(asked, uid);
-        let home = book.held.iter().find(is_home);
+        let home = home(book, asked, uid);
         // What it had and is kept for it is its own.
         if home.is_some_and(|held| bytes <= held.record.spill_bytes) {
             return Ok(());
         }
         let sold = sold(book, home.map(|held| &held.record.lease_id));
-        let wanted_bytes = self.wanted_bytes(&book.queue.ahead_of(asked, uid), &sold);
-        self.check_host_memory(bytes, bytes, (&sold, uid), wanted_bytes)
+        let wanted = self.wanted(&book.queue.ahead_of(asked, uid), book, &sold);
+        self.check_host_memory((bytes, bytes), (&sold, &wanted), uid)
     }
 
     /// Whether a lease can have `bytes` of the host's memory in place of what it has.
@@ -98,61 +95,97 @@ impl Leases {
         if more_bytes == 0 {
             return Ok(());
         }
-        let waiting = book.queue.before_priority_below(lease.record.priority);
         let sold = sold(book, None);
-        let wanted_bytes = self.wanted_bytes(&waiting, &sold);
-        self.check_host_memory(more_bytes, bytes, (&sold, lease.record.owner_uid), wanted_bytes)
+        let wanted = self.wanted(&book.queue.before_priority_below(lease.record.priority), book, &sold);
+        self.check_host_memory((more_bytes, bytes), (&sold, &wanted), lease.record.owner_uid)
     }
 
-    fn wanted_bytes(&self, waiting: &[&Waiter], sold: &[(u32, u64)]) -> u64 {
+    /// Whether what is asked for is more than a user may have at any time.
+    pub fn is_too_much_spill(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        let memory = HostMemory { total_bytes: self.configuration().spill.bytes(), ..HostMemory::default() };
+        asked.request.spill_bytes.is_some_and(|bytes| bytes > memory.most_of(uid == 0))
+    }
+
+    fn wanted(&self, waiting: &[&Waiter], book: &Book, sold: &ByUser) -> Vec<(u32, u64)> {
         let configuration = self.configuration();
         let keep = Duration::from_secs(configuration.queue.keep_seconds);
-        wanted_bytes(waiting, sold, configuration.spill.bytes(), (keep, clock::now_ns()))
+        let asks = |waiter: &&&Waiter| waiter.asked.request.spill_bytes.is_some() && !waiter.is_over_quota;
+        let asks: Vec<Wanting> =
+            waiting.iter().filter(asks).map(|waiter| Wanting::of(waiter, book, (keep, clock::now_ns()))).collect();
+        wanted(&asks, sold, configuration.spill.bytes())
     }
 
-    fn check_host_memory(
-        &self,
-        more_bytes: u64,
-        all_bytes: u64,
-        whose: (&[(u32, u64)], u32),
-        wanted_bytes: u64,
-    ) -> Result<(), ErrorBody> {
-        let total_bytes = self.configuration().spill.bytes();
-        let checked = check((more_bytes, all_bytes), whose, total_bytes, wanted_bytes);
-        checked.map_err(|shortage| worded(shortage, more_bytes))
+    fn check_host_memory(&self, bytes: (u64, u64), by_users: (&ByUser, &ByUser), uid: u32) -> Result<(), ErrorBody> {
+        let checked = check(bytes, by_users, uid, self.configuration().spill.bytes());
+        checked.map_err(|shortage| worded(shortage, bytes.0))
     }
 }
 
-/// Whether `more_bytes` of `total_bytes` can be sold to the user `uid`, who then has `all_bytes` with one lease.
+/// Whether `more_bytes` of `total_bytes` can be sold to the user `uid`, who then has `all_bytes` with one lease, beside what is sold to
+/// and wanted by users.
 fn check(
     (more_bytes, all_bytes): (u64, u64),
-    (sold, uid): (&[(u32, u64)], u32),
+    (sold, wanted): (&ByUser, &ByUser),
+    uid: u32,
     total_bytes: u64,
-    wanted_bytes: u64,
 ) -> Result<(), Shortage> {
     HostMemory { total_bytes, ..HostMemory::default() }.check(all_bytes)?;
-    let memory = HostMemory { total_bytes, sold_bytes: bytes_of(sold, |_| true), wanted_bytes };
+    let (all, own) = (|_| true, |owner| owner == uid);
+    let memory = HostMemory { total_bytes, sold_bytes: bytes_of(sold, all), wanted_bytes: bytes_of(wanted, all) };
     if uid != 0 {
-        memory.check_user(more_bytes, bytes_of(sold, |owner| owner == uid))?;
+        memory.check_user(more_bytes, bytes_of(sold, own).saturating_add(bytes_of(wanted, own)))?;
     }
     memory.check(more_bytes)
 }
 
-/// What of the host's memory those who wait ask for, as far as they may have it: as room on a GPU it is kept for them for so long at
-/// most. Who is over a quota of his own is in nobody's way.
-fn wanted_bytes(waiting: &[&Waiter], sold: &[(u32, u64)], total_bytes: u64, (keep, now_ns): (Duration, u64)) -> u64 {
+/// One that waits and asks for some of the host's memory.
+#[derive(Debug, Clone, Copy)]
+struct Wanting {
+    uid: u32,
+    /// What it asks for beyond what is kept for it with its place, in bytes.
+    bytes: u64,
+    /// Whether that is all that it lacks.
+    lacks_that_alone: bool,
+    /// Whether something is kept for it still: it has not waited for longer than room is kept, or has room on a GPU.
+    is_kept: bool,
+}
+
+impl Wanting {
+    fn of(waiter: &Waiter, book: &Book, (keep, now_ns): (Duration, u64)) -> Self {
+        let kept_bytes = home(book, &waiter.asked, waiter.uid).map_or(0, |held| held.record.spill_bytes);
+        Self {
+            uid: waiter.uid,
+            bytes: waiter.asked.request.spill_bytes.unwrap_or(0).saturating_sub(kept_bytes),
+            lacks_that_alone: waiter.lacks_host_memory,
+            is_kept: waiter.waited(now_ns) <= keep || waiter.has_room_kept(),
+        }
+    }
+}
+
+/// What of the host's memory those who wait ask for, the first of the queue first, as far as they may have it, by user. As room on a GPU
+/// it is kept for nobody for ever who cannot begin; but for the first that lacks nothing else, or smaller ones would have it before it
+/// again and again.
+fn wanted(waiting: &[Wanting], sold: &ByUser, total_bytes: u64) -> Vec<(u32, u64)> {
     let memory = HostMemory { total_bytes, ..HostMemory::default() };
-    let mut wanted: BTreeMap<u32, u64> = BTreeMap::new();
-    for waiter in waiting.iter().filter(|waiter| !waiter.is_over_quota && waiter.waited(now_ns) <= keep) {
-        let bytes = waiter.asked.request.spill_bytes.filter(|bytes| *bytes <= total_bytes).unwrap_or(0);
-        let all = wanted.entry(waiter.uid).or_default();
-        *all = all.saturating_add(bytes);
+    let mut all: BTreeMap<u32, u64> = BTreeMap::new();
+    let mut is_first = true;
+    for one in waiting.iter().filter(|one| one.bytes <= memory.most_of(one.uid == 0)) {
+        let is_head = one.lacks_that_alone && std::mem::take(&mut is_first);
+        if one.is_kept || is_head {
+            let its = all.entry(one.uid).or_default();
+            *its = its.saturating_add(one.bytes);
+        }
     }
     let of_user = |(uid, bytes): (u32, u64)| match uid {
-        0 => bytes,
-        _ => bytes.min(memory.left_to_user(bytes_of(sold, |owner| owner == uid))),
+        0 => (uid, bytes),
+        _ => (uid, bytes.min(memory.left_to_user(bytes_of(sold, |owner| owner == uid)))),
     };
-    wanted.into_iter().map(of_user).fold(0, u64::saturating_add)
+    all.into_iter().map(of_user).collect()
+}
+
+/// The place that is kept for who asks.
+fn home<'a>(book: &'a Book, asked: &LeaseRequest, uid: u32) -> Option<&'a Held> {
+    book.held.iter().find(|held| held.record.is_started_anew_by(asked, uid))
 }
 
 /// Who has how much of the host's memory, in bytes, by the user who started the container, places that are kept and leases that wait to be
@@ -168,8 +201,8 @@ fn sold(book: &Book, own: Option<&LeaseId>) -> Vec<(u32, u64)> {
 }
 
 /// The sum of what those have whom it is about.
-fn bytes_of(sold: &[(u32, u64)], is_meant: impl Fn(u32) -> bool) -> u64 {
-    let meant = sold.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
+fn bytes_of(bytes: &ByUser, is_meant: impl Fn(u32) -> bool) -> u64 {
+    let meant = bytes.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
     meant.fold(0, u64::saturating_add)
 }
 
@@ -245,10 +278,6 @@ fn worded(shortage: Shortage, bytes: u64) -> ErrorBody {
 mod tests {
     use super::super::record::{Record, sample};
     use super::*;
-    use crate::procfs::WatchedProcess;
-    use gpool_policy::queue::Claim;
-    use gpool_policy::slice::Priority as SlicePriority;
-    use gpool_protocol::HostPid;
     use std::time::Instant;
 
     #[test]
@@ -291,39 +320,37 @@ mod tests {
     }
 
     #[test]
-    fn a_user_without_root_has_a_quarter_with_all_his_leases() {
+    fn a_user_without_root_has_a_quarter_with_all_that_he_has_and_waits_for() {
         let sold = [(0, 50), (7, 20), (8, 10)];
-        let of = |uid, more| check((more, more), (&sold, uid), 100, 0);
-        assert_eq!((of(0, 20), of(7, 5), of(8, 15)), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(of(7, 6), Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }));
-        assert_eq!(of(0, 21), Err(Shortage::Sold { free_bytes: 20 }));
-        assert_eq!(check((6, 101), (&sold, 0), 100, 0), Err(Shortage::Never { total_bytes: 100 }), "with what it has");
+        let of = |uid, more, wanted: &[(u32, u64)]| check((more, more), (&sold, wanted), uid, 100);
+        assert_eq!((of(0, 20, &[]), of(7, 5, &[]), of(8, 15, &[])), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(of(7, 6, &[]), Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }));
+        assert_eq!(
+            of(8, 6, &[(8, 10)]),
+            Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }),
+            "his own stand before it"
+        );
+        assert_eq!(of(0, 11, &[(8, 10)]), Err(Shortage::Wanted { free_bytes: 10 }));
+        assert_eq!(of(0, 21, &[]), Err(Shortage::Sold { free_bytes: 20 }));
+        assert_eq!(
+            check((6, 101), (&sold, &[]), 0, 100),
+            Err(Shortage::Never { total_bytes: 100 }),
+            "with what it has"
+        );
     }
 
     #[test]
     fn who_waits_wants_what_he_may_have_and_for_a_while() {
-        let waiter = |uid: u32, spill_bytes: u64, since_ns| {
-            let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
-            let mut asked: LeaseRequest = serde_json::from_str(text).unwrap();
-            asked.request.spill_bytes = Some(spill_bytes);
-            let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
-            Waiter::new(&asked, uid, this, Claim { priority: SlicePriority::Guaranteed, round: 0, since_ns })
-        };
-        let keep = Duration::from_nanos(100);
-        let wanted = |waiting: &[Waiter], sold: &[(u32, u64)]| {
-            wanted_bytes(&waiting.iter().collect::<Vec<_>>(), sold, 100, (keep, 1000))
-        };
-        assert_eq!(wanted(&[waiter(0, 30, 950), waiter(0, 40, 900)], &[]), 70);
-        assert_eq!(wanted(&[waiter(0, 30, 899)], &[]), 0, "it has waited for longer than room is kept");
-        assert_eq!(wanted(&[waiter(0, 101, 950)], &[]), 0, "there is never so much");
-        let four = [(); 4].map(|()| waiter(7, 25, 950));
-        assert_eq!(
-            (wanted(&four, &[]), wanted(&four, &[(7, 20)])),
-            (25, 5),
-            "a user has his part however often he asks"
-        );
-        let over = Waiter { is_over_quota: true, ..waiter(0, 30, 950) };
-        assert_eq!(wanted(&[over], &[]), 0);
+        let one = |uid, bytes| Wanting { uid, bytes, lacks_that_alone: false, is_kept: true };
+        let of = |waiting: &[Wanting], sold: &ByUser| bytes_of(&wanted(waiting, sold, 100), |_| true);
+        assert_eq!(of(&[one(0, 30), one(0, 40)], &[]), 70);
+        assert_eq!((of(&[one(0, 101)], &[]), of(&[one(7, 26)], &[])), (0, 0), "there is never so much for them");
+        let four = [one(7, 25); 4];
+        assert_eq!((of(&four, &[]), of(&four, &[(7, 20)])), (25, 5), "a user has his part however often he asks");
+        let old = |bytes| Wanting { is_kept: false, ..one(0, bytes) };
+        assert_eq!(of(&[old(30)], &[]), 0, "it waits for something else, for longer than room is kept");
+        let lacks = |bytes| Wanting { lacks_that_alone: true, ..old(bytes) };
+        assert_eq!(of(&[old(10), lacks(30), lacks(40)], &[]), 30, "the first that lacks nothing else");
     }
 
     #[test]

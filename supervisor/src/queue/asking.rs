@@ -125,8 +125,7 @@ impl Leases {
             self.leave_queue_of(&mut book, asked, uid, Left::Refused);
             return Err(if is_over { after_a_wait(refusal) } else { refusal });
         }
-        let is_too_much = asked.request.spill_bytes.is_some_and(|bytes| bytes > self.configuration().spill.bytes());
-        if is_known && (refusal.code == ErrorCode::QuotaReached || is_too_much) {
+        if is_known && (refusal.code == ErrorCode::QuotaReached || self.is_too_much_spill(asked, uid)) {
             // It may have been lowered since, and what is larger than all of it fits at no time.
             let could = self.could_fit(asked, uid);
             could.inspect_err(|_| self.leave_queue_of(&mut book, asked, uid, Left::Refused))?;
@@ -145,15 +144,17 @@ impl Leases {
         let place = 1 + ahead.len() as u32;
         // Who waits for a quota of its own, or for the host's memory, holds nobody up.
         let place_for_room = 1 + ahead.iter().filter(|waiter| !waiter.is_in_nobodys_way()).count() as u32;
-        let lacks_host_memory = self.check_spill(asked, uid, (&book, None)).is_err();
+        let lacks_host_memory = self.check_spill(asked, uid, &book).is_err();
+        // It is asked in its turn all the same.
+        let place_to_ask = if lacks_host_memory { place } else { place_for_room };
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             waiter.is_over_quota = refusal.code == ErrorCode::QuotaReached;
             waiter.lacks_host_memory = lacks_host_memory;
-            waiter.note_asked(cause, place_for_room, now_ns);
+            waiter.note_asked(cause, place_to_ask, now_ns);
         }
-        if place_for_room == 1 {
+        if place_for_room == 1 && !lacks_host_memory {
             // Also while nobody stands behind it: from now on.
             self.keep_for_first(&book);
         }

@@ -107,8 +107,11 @@ impl Queue {
 
     /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
-        // Who waits for a quota of its own, or for the host's memory, stands still, and time goes on without it.
-        let waiting = self.waiters.iter().filter(|waiter| !waiter.is_in_nobodys_way());
+        // Who waits for a quota of its own stands still, and time goes on without it; so it does without who waits for the host's memory,
+        // for those who want none.
+        let wants_some = asked.request.spill_bytes.is_some();
+        let stands_still = |waiter: &Waiter| waiter.is_over_quota || waiter.lacks_host_memory && !wants_some;
+        let waiting = self.waiters.iter().filter(|waiter| !stands_still(waiter));
         let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);
         let mut waiter = Waiter::new(asked, uid, requester, Claim { priority, round: 0, since_ns: now_ns });
@@ -200,6 +203,32 @@ mod tests {
         assert!(queue.waiter_of(&next, 0).is_some());
         let other = LeaseRequest { in_pod: place("log"), ..asked("try-2", None, Priority::Guaranteed) };
         assert!(queue.waiter_of(&other, 0).is_none());
+    }
+
+    #[test]
+    fn who_waits_for_the_hosts_memory_holds_up_a_round_of_those_alone_who_want_some() {
+        let joins = |queue: &mut Queue, id: &str, team: &str, wants_some: bool| {
+            let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+            let mut asks = asked(id, Some(team), Priority::Guaranteed);
+            asks.request.spill_bytes = wants_some.then_some(1);
+            let now_ns = 1 + queue.waiters.len() as u64;
+            queue.join(&asks, 0, this, now_ns).lacks_host_memory = wants_some;
+        };
+        let mut queue = Queue::default();
+        for (id, team) in [("a1", "a"), ("a2", "a"), ("a3", "a"), ("b1", "b")] {
+            joins(&mut queue, id, team, true);
+        }
+        assert_eq!(ids(queue.in_order()).join(" "), "a1 b1 a2 a3", "teams take turns for that as well");
+        let mut queue = Queue::default();
+        joins(&mut queue, "blocked", "v", true);
+        for id in ["s1", "s2", "s3"] {
+            joins(&mut queue, id, "s", false);
+            queue.leave(&asked(id, Some("s"), Priority::Guaranteed), 0, Left::Granted);
+        }
+        for (id, team) in [("s4", "s"), ("o1", "o"), ("o2", "o")] {
+            joins(&mut queue, id, team, false);
+        }
+        assert_eq!(ids(queue.in_order()).join(" "), "blocked s4 o1 o2", "what was had meanwhile puts nobody behind");
     }
 
     #[test]

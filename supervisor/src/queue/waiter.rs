@@ -95,6 +95,11 @@ impl Waiter {
         self.is_over_quota || self.lacks_host_memory
     }
 
+    /// Whether room on GPUs is kept or made for it.
+    pub fn has_room_kept(&self) -> bool {
+        !self.kept_on.borrow().is_empty() || !self.making_on.borrow().is_empty()
+    }
+
     /// Where it goes if it can: where others make room for it, or where there was room for it.
     pub fn preferred(&self) -> Vec<GpuUuid> {
         let making_on = self.making_on.borrow();

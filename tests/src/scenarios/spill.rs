@@ -105,6 +105,7 @@ fn is_used_as_any_other(host: &Host, asks: &PauseFile) -> Result<Container> {
     ensure(is_right, || format!("in the end {stays}, and {there} at first"))?;
     let pool = &of("pool")?[0];
     ensure(figure(pool, "on_host") == 0, || format!("within the cap {pool} lie in the host's memory"))?;
+    ensure(figure(pool, "same") > 0, || format!("at no address of before is what came next: {pool}"))?;
     Ok(container)
 }
 
@@ -174,6 +175,7 @@ fn stays_while_suspended(host: &Host, container: &Container, reads: &PauseFile) 
     ensure((lease.spill_bytes, lease.spilled_bytes) == (SPILL, SPILL), || format!("it is shown as {lease:?}"))?;
     let asks = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "2GiB"), ("GPOOL_SPILL", "2049MiB")];
     is_refused(host, &asks, &["GPOOL-E202", "2048MiB is free"])?;
+    ensure(said(host, container, "read-again")?.is_empty(), || "it was read before".to_owned())?;
     reads.pause()?;
     wait_for("it to read all of it again", || Ok(said(host, container, "read-again")?.len() == 1))?;
     let again = &said(host, container, "read-again")?[0];

@@ -30,12 +30,12 @@ const LOOK: Duration = Duration::from_millis(20);
 pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
     context.enter();
     let before = use_all(options, driver, context);
-    let here: Vec<u64> = before.into_iter().filter(|piece| on_host(driver, &[*piece]) == 0).collect();
+    let (there, here): (Vec<u64>, Vec<u64>) = before.into_iter().partition(|piece| on_host(driver, &[*piece]) == 1);
     context.destroy();
     // A simulated device's addresses are a process's own. What comes next shall be where pieces in the host's memory were.
     here.iter().for_each(|piece| occupy(*piece, (options.chunk_mib as usize) << 20));
     let other = Context::create(driver, context.gpu, None, false);
-    at_addresses_of_before(options, driver);
+    at_addresses_of_before(options, driver, &there);
     let pieces = use_all(options, driver, &other);
     let bytes = (options.chunk_mib as usize) << 20;
     let wrong = written_and_read(driver, &pieces, bytes);
@@ -51,7 +51,7 @@ pub(super) fn go(options: &Options, driver: &Driver, context: &Context) -> ! {
 }
 
 /// What was in a context that has gone left its addresses: what comes there now is memory of the device, and is freed as that.
-fn at_addresses_of_before(options: &Options, driver: &Driver) {
+fn at_addresses_of_before(options: &Options, driver: &Driver, before: &[u64]) {
     let mut taken = [0_u64; PIECES_OF_POOL];
     for address in &mut taken {
         // SAFETY: the result goes to a live place; the default stream is meant.
@@ -59,11 +59,11 @@ fn at_addresses_of_before(options: &Options, driver: &Driver) {
             (driver.allocate_async)(address, (options.chunk_mib as usize) << 20, null_mut())
         });
     }
-    let there = on_host(driver, &taken);
+    let (there, same) = (on_host(driver, &taken), taken.iter().filter(|address| before.contains(address)).count());
     for address in taken {
         give_back(driver, address, Way::InOrder);
     }
-    say(&json!({"event": "pool", "on_host": there}));
+    say(&json!({"event": "pool", "on_host": there, "same": same}));
 }
 
 /// Has nothing else come there, if nothing is there now.
