@@ -1,7 +1,7 @@
 //! Memory that has no room within the cap and lies in the host's, where the lease may have some there.
 //!
 //! It is page-locked memory that the device reads and writes over its bus, at the address that the program gets for it: nothing
-//! moves, and of the device it takes nothing. It stays there until it is freed.
+//! moves, and of the device it takes the tables of its pages alone. It stays there until it is freed.
 
 use crate::accounts::{refused, remember};
 use crate::entry::{index, real};

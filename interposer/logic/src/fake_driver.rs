@@ -329,3 +329,25 @@ pub fn process_behind(region: Region) -> &'static Process {
     PROCESSES.lock().push(process);
     process
 }
+
+/// Has four processes charge 40 and give it back, again and again: the most that they had together, as they know themselves.
+pub fn race(charges: impl Fn(usize) -> bool + Sync, gives_back: impl Fn(usize) + Sync) -> u64 {
+    let (held, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let racing = [0, 1, 2, 3].map(|process| {
+            let (charges, gives_back, held, most) = (&charges, &gives_back, &held, &most);
+            scope.spawn(move || {
+                for _ in 0..20_000 {
+                    if charges(process) {
+                        most.fetch_max(held.fetch_add(40, Ordering::SeqCst) + 40, Ordering::SeqCst);
+                        held.fetch_sub(40, Ordering::SeqCst);
+                        gives_back(process);
+                    }
+                }
+            })
+        });
+        // Joined: a checker of threads does not see how a scope waits.
+        racing.into_iter().for_each(|thread| thread.join().unwrap());
+    });
+    most.into_inner()
+}

@@ -195,7 +195,7 @@ pub fn visible(region: &Region, gpu: usize, device_free_bytes: u64) -> (u64, u64
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_driver::region;
+    use crate::fake_driver::{race, region};
 
     /// As [`try_reserve`], and a refusal is said in the report.
     fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
@@ -270,25 +270,11 @@ mod tests {
     fn racing_processes_never_pass_the_cap() {
         let region = region();
         region.control().memory_cap_bytes.store(100, Ordering::Relaxed);
-        let (held, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            let racing = [0, 1, 2, 3].map(|index| {
-                let (region, held, most) = (&region, &held, &most);
-                scope.spawn(move || {
-                    let slot = region.slot(index);
-                    for _ in 0..20_000 {
-                        if reserve(region, slot, 0, Charge::Bytes(40)) {
-                            most.fetch_max(held.fetch_add(40, Ordering::SeqCst) + 40, Ordering::SeqCst);
-                            held.fetch_sub(40, Ordering::SeqCst);
-                            release(slot, 0, Charge::Bytes(40));
-                        }
-                    }
-                })
-            });
-            // Joined: a checker of threads does not see how a scope waits.
-            racing.into_iter().for_each(|thread| thread.join().unwrap());
-        });
-        assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
+        let most = race(
+            |process| reserve(&region, region.slot(process), 0, Charge::Bytes(40)),
+            |process| release(region.slot(process), 0, Charge::Bytes(40)),
+        );
+        assert!((40..=80).contains(&most), "two fit, three do not");
         assert_eq!(used_bytes(&region, 0), 0, "nothing leaks");
     }
 

@@ -67,7 +67,7 @@ pub fn note(slot: &Slot) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fake_driver::region;
+    use crate::fake_driver::{race, region};
 
     fn region_with_limit(bytes: u64) -> Region {
         let region = region();
@@ -130,24 +130,9 @@ mod tests {
     #[test]
     fn racing_processes_never_pass_the_limit() {
         let region = region_with_limit(100);
-        let (held, most) = (std::sync::atomic::AtomicU64::new(0), std::sync::atomic::AtomicU64::new(0));
-        std::thread::scope(|scope| {
-            let racing = [0, 1, 2, 3].map(|index| {
-                let (region, held, most) = (&region, &held, &most);
-                scope.spawn(move || {
-                    let slot = region.slot(index);
-                    for _ in 0..20_000 {
-                        if try_reserve(region, slot, 40) {
-                            most.fetch_max(held.fetch_add(40, Ordering::SeqCst) + 40, Ordering::SeqCst);
-                            held.fetch_sub(40, Ordering::SeqCst);
-                            release(slot, 40);
-                        }
-                    }
-                })
-            });
-            racing.into_iter().for_each(|thread| thread.join().unwrap());
-        });
-        assert!((40..=80).contains(&most.into_inner()), "two fit, three do not");
+        let most =
+            race(|process| try_reserve(&region, region.slot(process), 40), |process| release(region.slot(process), 40));
+        assert!((40..=80).contains(&most), "two fit, three do not");
         assert_eq!(used_bytes(&region), 0, "nothing leaks");
     }
 }

@@ -29,15 +29,7 @@ impl Stage {
 
     pub fn join(&mut self, id: u64, gpus: &[usize], share: Share) -> Arc<RegionHost> {
         let dir = tempfile::tempdir().unwrap();
-        let page = ControlPage {
-            memory_cap_bytes: 1,
-            spill_bytes: 0,
-            context_bytes: 1,
-            fraction_permille: 500,
-            fail_open: true,
-            gpu_uuids: &[],
-        };
-        let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
+        let region = Arc::new(RegionHost::create_unmounted(dir.path(), &ControlPage::of_half()));
         self.dirs.push(dir);
         let id = TenantId(id);
         self.tenants.insert(id, Tenant::new(id, gpus.to_vec(), region.clone(), &mut self.notices));

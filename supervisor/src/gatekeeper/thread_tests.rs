@@ -31,15 +31,7 @@ fn wait_for_gate(region: &RegionHost, open: bool) {
 #[test]
 fn a_bell_that_rings_much_is_heard_all_the_time() {
     let dir = tempfile::tempdir().unwrap();
-    let page = ControlPage {
-        memory_cap_bytes: 1,
-        spill_bytes: 0,
-        context_bytes: 1,
-        fraction_permille: 500,
-        fail_open: true,
-        gpu_uuids: &[],
-    };
-    let region = Arc::new(RegionHost::create_unmounted(dir.path(), &page));
+    let region = Arc::new(RegionHost::create_unmounted(dir.path(), &ControlPage::of_half()));
     region.report_file().write_all_at(&77u64.to_le_bytes(), 0).unwrap();
     let (gatekeeper, _) = start(1, |_| {}).unwrap();
     // Without a ceiling its gate would stay open while it is idle.

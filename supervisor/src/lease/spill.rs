@@ -7,13 +7,9 @@ use crate::clock;
 use crate::queue::Waiter;
 use crate::region::Report;
 use gpool_policy::repetition::Repetition;
-use gpool_policy::spill::{HostMemory, Shortage};
+use gpool_policy::spill::{ByUser, HostMemory, Shortage, Wanting, check, wanted};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, Request, format_bytes};
-use std::collections::BTreeMap;
 use std::time::Duration;
-
-/// Bytes by the user who has them or wants them; one user may stand there more than once.
-type ByUser = [(u32, u64)];
 
 /// What is told of a lease's allocations in the host's memory.
 #[derive(Debug, Default)]
@@ -68,8 +64,8 @@ impl Lease {
 }
 
 impl Leases {
-    /// Whether there is room in the host's memory for what a request may have there, beside those who stand before it. Leases that only
-    /// count as gone in `scene` have what is theirs: what is suspended keeps it, and nobody is made to go for it.
+    /// Whether there is room in the host's memory for what a request may have there, beside those who stand before it. Leases that are
+    /// thought of as gone have what is theirs: what is suspended keeps it, and nobody is made to go for it.
     ///
     /// # Errors
     /// There is none.
@@ -111,7 +107,7 @@ impl Leases {
         let keep = Duration::from_secs(configuration.queue.keep_seconds);
         let asks = |waiter: &&&Waiter| waiter.asked.request.spill_bytes.is_some() && !waiter.is_over_quota;
         let asks: Vec<Wanting> =
-            waiting.iter().filter(asks).map(|waiter| Wanting::of(waiter, book, (keep, clock::now_ns()))).collect();
+            waiting.iter().filter(asks).map(|waiter| wanting(waiter, book, (keep, clock::now_ns()))).collect();
         wanted(&asks, sold, configuration.spill.bytes())
     }
 
@@ -121,66 +117,15 @@ impl Leases {
     }
 }
 
-/// Whether `more_bytes` of `total_bytes` can be sold to the user `uid`, who then has `all_bytes` with one lease, beside what is sold to
-/// and wanted by users.
-fn check(
-    (more_bytes, all_bytes): (u64, u64),
-    (sold, wanted): (&ByUser, &ByUser),
-    uid: u32,
-    total_bytes: u64,
-) -> Result<(), Shortage> {
-    HostMemory { total_bytes, ..HostMemory::default() }.check(all_bytes)?;
-    let (all, own) = (|_| true, |owner| owner == uid);
-    let memory = HostMemory { total_bytes, sold_bytes: bytes_of(sold, all), wanted_bytes: bytes_of(wanted, all) };
-    if uid != 0 {
-        memory.check_user(more_bytes, bytes_of(sold, own).saturating_add(bytes_of(wanted, own)))?;
+/// What one that waits wants of the host's memory beyond what is kept for it with its place.
+fn wanting(waiter: &Waiter, book: &Book, (keep, now_ns): (Duration, u64)) -> Wanting {
+    let kept_bytes = home(book, &waiter.asked, waiter.uid).map_or(0, |held| held.record.spill_bytes);
+    Wanting {
+        uid: waiter.uid,
+        bytes: waiter.asked.request.spill_bytes.unwrap_or(0).saturating_sub(kept_bytes),
+        lacks_that_alone: waiter.lacks_host_memory,
+        is_kept: waiter.waited(now_ns) <= keep || waiter.has_room_kept(),
     }
-    memory.check(more_bytes)
-}
-
-/// One that waits and asks for some of the host's memory.
-#[derive(Debug, Clone, Copy)]
-struct Wanting {
-    uid: u32,
-    /// What it asks for beyond what is kept for it with its place, in bytes.
-    bytes: u64,
-    /// Whether that is all that it lacks.
-    lacks_that_alone: bool,
-    /// Whether something is kept for it still: it has not waited for longer than room is kept, or has room on a GPU.
-    is_kept: bool,
-}
-
-impl Wanting {
-    fn of(waiter: &Waiter, book: &Book, (keep, now_ns): (Duration, u64)) -> Self {
-        let kept_bytes = home(book, &waiter.asked, waiter.uid).map_or(0, |held| held.record.spill_bytes);
-        Self {
-            uid: waiter.uid,
-            bytes: waiter.asked.request.spill_bytes.unwrap_or(0).saturating_sub(kept_bytes),
-            lacks_that_alone: waiter.lacks_host_memory,
-            is_kept: waiter.waited(now_ns) <= keep || waiter.has_room_kept(),
-        }
-    }
-}
-
-/// What of the host's memory those who wait ask for, the first of the queue first, as far as they may have it, by user. As room on a GPU
-/// it is kept for nobody for ever who cannot begin; but for the first that lacks nothing else, or smaller ones would have it before it
-/// again and again.
-fn wanted(waiting: &[Wanting], sold: &ByUser, total_bytes: u64) -> Vec<(u32, u64)> {
-    let memory = HostMemory { total_bytes, ..HostMemory::default() };
-    let mut all: BTreeMap<u32, u64> = BTreeMap::new();
-    let mut is_first = true;
-    for one in waiting.iter().filter(|one| one.bytes <= memory.most_of(one.uid == 0)) {
-        let is_head = one.lacks_that_alone && std::mem::take(&mut is_first);
-        if one.is_kept || is_head {
-            let its = all.entry(one.uid).or_default();
-            *its = its.saturating_add(one.bytes);
-        }
-    }
-    let of_user = |(uid, bytes): (u32, u64)| match uid {
-        0 => (uid, bytes),
-        _ => (uid, bytes.min(memory.left_to_user(bytes_of(sold, |owner| owner == uid)))),
-    };
-    all.into_iter().map(of_user).collect()
 }
 
 /// The place that is kept for who asks.
@@ -198,12 +143,6 @@ fn sold(book: &Book, own: Option<&LeaseId>) -> Vec<(u32, u64)> {
     let stranded = book.stranded.iter().filter(|record| !book.leases.contains_key(&record.lease_id));
     let stranded = stranded.map(|record| (record.owner_uid, record.most_spilled_bytes()));
     leases.chain(held).chain(stranded).collect()
-}
-
-/// The sum of what those have whom it is about.
-fn bytes_of(bytes: &ByUser, is_meant: impl Fn(u32) -> bool) -> u64 {
-    let meant = bytes.iter().filter(|(owner, _)| is_meant(*owner)).map(|(_, bytes)| *bytes);
-    meant.fold(0, u64::saturating_add)
 }
 
 /// Whether what serves a request that may have memory of the host can have any go there.
@@ -317,40 +256,6 @@ mod tests {
         let bytes = |own: Option<&str>| sold(&book, own.map(|id| LeaseId(id.into())).as_ref());
         assert_eq!(bytes(None), [(7, 1), (7, 4), (7, 32), (7, 0)]);
         assert_eq!(bytes(Some("b")), [(7, 1), (7, 32), (7, 0)], "who comes back has its own");
-    }
-
-    #[test]
-    fn a_user_without_root_has_a_quarter_with_all_that_he_has_and_waits_for() {
-        let sold = [(0, 50), (7, 20), (8, 10)];
-        let of = |uid, more, wanted: &[(u32, u64)]| check((more, more), (&sold, wanted), uid, 100);
-        assert_eq!((of(0, 20, &[]), of(7, 5, &[]), of(8, 15, &[])), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(of(7, 6, &[]), Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }));
-        assert_eq!(
-            of(8, 6, &[(8, 10)]),
-            Err(Shortage::Part { part_bytes: 25, left_bytes: 5 }),
-            "his own stand before it"
-        );
-        assert_eq!(of(0, 11, &[(8, 10)]), Err(Shortage::Wanted { free_bytes: 10 }));
-        assert_eq!(of(0, 21, &[]), Err(Shortage::Sold { free_bytes: 20 }));
-        assert_eq!(
-            check((6, 101), (&sold, &[]), 0, 100),
-            Err(Shortage::Never { total_bytes: 100 }),
-            "with what it has"
-        );
-    }
-
-    #[test]
-    fn who_waits_wants_what_he_may_have_and_for_a_while() {
-        let one = |uid, bytes| Wanting { uid, bytes, lacks_that_alone: false, is_kept: true };
-        let of = |waiting: &[Wanting], sold: &ByUser| bytes_of(&wanted(waiting, sold, 100), |_| true);
-        assert_eq!(of(&[one(0, 30), one(0, 40)], &[]), 70);
-        assert_eq!((of(&[one(0, 101)], &[]), of(&[one(7, 26)], &[])), (0, 0), "there is never so much for them");
-        let four = [one(7, 25); 4];
-        assert_eq!((of(&four, &[]), of(&four, &[(7, 20)])), (25, 5), "a user has his part however often he asks");
-        let old = |bytes| Wanting { is_kept: false, ..one(0, bytes) };
-        assert_eq!(of(&[old(30)], &[]), 0, "it waits for something else, for longer than room is kept");
-        let lacks = |bytes| Wanting { lacks_that_alone: true, ..old(bytes) };
-        assert_eq!(of(&[old(10), lacks(30), lacks(40)], &[]), 30, "the first that lacks nothing else");
     }
 
     #[test]

@@ -347,14 +347,7 @@ mod tests {
     }
 
     fn page_with(context_bytes: u64) -> ControlPage<'static> {
-        ControlPage {
-            memory_cap_bytes: 1,
-            spill_bytes: 0,
-            context_bytes,
-            fraction_permille: 300,
-            fail_open: false,
-            gpu_uuids: &[],
-        }
+        ControlPage { context_bytes, fraction_permille: 300, fail_open: false, ..ControlPage::of_half() }
     }
 
     #[test]

@@ -54,6 +54,15 @@ pub struct ControlPage<'a> {
     pub gpu_uuids: &'a [GpuUuid],
 }
 
+#[cfg(test)]
+impl ControlPage<'static> {
+    /// One of a lease of half a GPU, for tests of what its memory does not matter for.
+    pub fn of_half() -> Self {
+        let (memory_cap_bytes, spill_bytes, context_bytes) = (1, 0, 1);
+        Self { memory_cap_bytes, spill_bytes, context_bytes, fraction_permille: 500, fail_open: true, gpu_uuids: &[] }
+    }
+}
+
 /// A region as the supervisor holds it. The control page is written here and nowhere else.
 pub struct RegionHost {
     control: *mut Control,
