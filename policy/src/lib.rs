@@ -22,6 +22,7 @@
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
 //! * [`savings`]: how many GPUs sharing saves;
+//! * [`lengths`]: how long things took, in buckets;
 //! * [`levels`]: how much of something was enough for how much of the time;
 //! * [`sizing`]: which request would have been enough for somebody who asked for none;
 //! * [`repetition`]: how often that is told which goes on happening;
@@ -46,6 +47,7 @@ pub mod honesty;
 pub mod identity;
 pub mod idleness;
 pub mod ledger;
+pub mod lengths;
 pub mod levels;
 pub mod mechanism;
 pub mod mig;
