@@ -2,12 +2,14 @@
 
 mod audit;
 mod baseline;
+mod change;
 mod charges;
 mod config;
 mod doctor;
 mod events;
 mod export;
 mod gpu;
+mod latency;
 mod mig;
 mod queue;
 mod quota;
@@ -23,12 +25,14 @@ mod words;
 
 pub use audit::{AuditPlace, AuditVerb, ShowOptions, VerifyOptions};
 pub use baseline::BaselineOptions;
+pub use change::Change;
 pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
 pub use export::ExportVerb;
 pub use gpu::{GpuVerb, TestOptions};
+pub use latency::LatencyOptions;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
@@ -45,9 +49,8 @@ pub use when::When;
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
-use clap::builder::TypedValueParser;
-use clap::{ArgGroup, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
-use gpool_protocol::{Class, Client, MemoryCap, Priority, parse_bytes, parse_permille, parse_time};
+use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
+use gpool_protocol::Client;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -165,6 +168,8 @@ pub enum Verb {
         #[arg(long, value_enum, default_value_t)]
         format: Format,
     },
+    /// Show how long the requests of containers of class latency take, how long with the GPUs to themselves, and what was promised
+    Latency(LatencyOptions),
     /// Containers and commands that wait for room
     Queue {
         /// What to do with them.
@@ -276,6 +281,9 @@ pub struct RunOptions {
     /// How it uses the GPU
     #[arg(long, value_name = "CLASS", value_parser = words::Hinted(words::classes()))]
     pub class: Option<String>,
+    /// How long 99 of 100 of its requests are to take at most, with class latency, for example 20ms
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
+    pub p99: Option<String>,
     /// Before whom it is served
     #[arg(long, value_name = "PRIORITY", value_parser = words::Hinted(words::priorities()))]
     pub priority: Option<String>,
@@ -355,51 +363,6 @@ pub enum RuntimeVerb {
     },
 }
 
-/// A live change of one lease. What is not named stays as it is.
-#[derive(Debug, Args)]
-#[command(group = ArgGroup::new("change").multiple(true).required(true))]
-pub struct Change {
-    /// Lease or container id, or a unique prefix
-    pub id: String,
-    /// New share of each of its GPUs, for example 0.2
-    #[arg(long, value_name = "SHARE", value_parser = parse_permille, allow_negative_numbers = true, group = "change")]
-    pub fraction: Option<u16>,
-    /// The most that it may have of each GPU, also when others leave time; not below the share
-    #[arg(long, value_name = "SHARE", value_parser = parse_permille, allow_negative_numbers = true, group = "change")]
-    pub limit: Option<u16>,
-    /// Take the limit away
-    #[arg(long, conflicts_with = "limit", group = "change")]
-    pub no_limit: bool,
-    /// New memory cap on each GPU, for example 4GiB or 25%
-    #[arg(long, value_name = "SIZE", value_parser = MemoryCap::parse, allow_hyphen_values = true, group = "change")]
-    pub memory: Option<MemoryCap>,
-    /// How much of what it allocates beyond that may lie in the host's memory, for example 8GiB; 0 for nothing more
-    #[arg(long, value_name = "SIZE", value_parser = parse_spill, allow_hyphen_values = true, group = "change")]
-    pub spill: Option<u64>,
-    /// New class
-    #[arg(
-        long,
-        value_name = "CLASS",
-        value_parser = words::classes().try_map(|word| Class::parse(&word)),
-        group = "change"
-    )]
-    pub class: Option<Class>,
-    /// New priority
-    #[arg(
-        long,
-        value_name = "PRIORITY",
-        value_parser = words::priorities().try_map(|word| Priority::parse(&word)),
-        group = "change"
-    )]
-    pub priority: Option<Priority>,
-    /// New run time, all of it, from when it was granted: 90s, 5m, 1h30m or 2d. Root and the group gpool alone may put the end off
-    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, group = "change")]
-    pub run_time: Option<u64>,
-    /// Take the run time away, for root and the group gpool
-    #[arg(long, conflicts_with = "run_time", group = "change")]
-    pub no_run_time: bool,
-}
-
 /// A run of a scenario, without a supervisor and without a GPU.
 #[derive(Debug, Args)]
 pub struct Simulation {
@@ -468,11 +431,6 @@ pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Argumen
 fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
-}
-
-/// A size, or 0.
-fn parse_spill(text: &str) -> Result<u64, String> {
-    if text == "0" { Ok(0) } else { parse_bytes(text).map_err(|error| error.to_string()) }
 }
 
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {

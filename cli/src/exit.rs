@@ -41,9 +41,11 @@ Exit codes:
   2   usage, or a value that is not valid
   3   no such lease (GPOOL-E301)
   4   conflict (GPOOL-E302), or a GPU may not be divided now (GPOOL-E107)
-  10  gpool doctor found nothing worse than warnings; gpool mig drift found a difference
+  10  gpool doctor found nothing worse than warnings; gpool mig drift found a difference; gpool latency
+      --check found requests that take longer than is promised
   69  the supervisor is not reachable (GPOOL-E001)
-  75  no capacity, try later (GPOOL-E2xx); gpool wait --timeout: the time is over
+  75  no capacity, try later (GPOOL-E2xx); gpool wait --timeout: the time is over; gpool
+      latency --check: too few requests to say so
   77  not permitted (GPOOL-E401)
   78  the configuration is not valid (GPOOL-E004)
   125 gpool run did not start its command; otherwise its code is the command's

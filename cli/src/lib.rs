@@ -65,6 +65,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Evict { ids } => commands::pause::run(&client, &ids, "evict"),
         Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
+        Verb::Latency(options) => commands::latency::run(&client, &options),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
         Verb::Reservation { verb } => commands::reservation::run(&client, &verb),

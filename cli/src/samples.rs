@@ -23,6 +23,7 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         processor: None,
         drained: None,
         silent: false,
+        closed_for: None,
         health: None,
     }
 }

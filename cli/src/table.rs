@@ -7,7 +7,7 @@ pub use figures::render_csv;
 use crate::output::{Column, borderless, figure, text};
 use gpool_protocol::{
     Class, GpuView, LeaseFault, LeaseState, LeaseView, Mechanism, Priority, SuspensionStage, SuspensionView,
-    format_bytes, format_permille, format_seconds, is_limit_of,
+    format_bytes, format_permille, format_seconds, format_short_time, is_limit_of,
 };
 
 /// How long a container's threads stood at a closed gate.
@@ -32,6 +32,8 @@ pub struct LeaseRow {
     pub limit_permille: Option<u64>,
     /// How it uses the GPU.
     pub class: Class,
+    /// How long 99 of 100 of its requests take, and how long they are to at most.
+    pub p99_ns: (Option<u64>, Option<u64>),
     /// Before whom it is served.
     pub priority: Priority,
     /// Who pays.
@@ -42,6 +44,8 @@ pub struct LeaseRow {
     pub cost_center: Option<String>,
     /// Whether its gate is kept closed.
     pub paused: bool,
+    /// Whether that is so for the sake of another one.
+    pub is_held_back: bool,
     /// How far it is out of the GPU's memory, if it is suspended.
     pub suspension: Option<SuspensionView>,
     /// Whether its GPUs are about to be taken from it.
@@ -95,11 +99,13 @@ impl From<&LeaseView> for LeaseRow {
             share_permille: lease.fraction_permille.into(),
             limit_permille: lease.limit_permille.map(u64::from),
             class: lease.class,
+            p99_ns: (lease.requests.and_then(|its| its.p99_ns), lease.p99_ns),
             priority: lease.priority,
             team: lease.team.clone(),
             project: lease.project.clone(),
             cost_center: lease.cost_center.clone(),
             paused: lease.paused,
+            is_held_back: lease.held_for.is_some(),
             suspension: lease.suspension.clone(),
             is_leaving: lease.leaves_unix_ms.is_some(),
             is_beyond_budget: lease.beyond_budget,
@@ -168,7 +174,7 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 14] = [
+const WIDE_COLUMNS: [Column; 15] = [
     text("CAP BY"),
     text("GPUS"),
     figure("LIMIT"),
@@ -176,6 +182,7 @@ const WIDE_COLUMNS: [Column; 14] = [
     figure("SPILLED"),
     figure("IDLE"),
     figure("ENDS IN"),
+    figure("P99"),
     text("CLASS"),
     text("PRIORITY"),
     text("TEAM"),
@@ -201,6 +208,7 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         // Who is in use was so a moment ago.
         row.idle_seconds.filter(|seconds| *seconds > 2).map_or_else(|| "-".to_owned(), format_seconds),
         row.run_left_seconds.map_or_else(|| "-".to_owned(), format_seconds),
+        p99_cell(row.p99_ns),
         row.class.to_string(),
         row.priority.to_string(),
         row.team.clone().unwrap_or_else(|| "-".to_owned()),
@@ -219,6 +227,12 @@ fn spilled_cell(spilled_of_bytes: (u64, u64)) -> String {
     }
 }
 
+/// How long 99 of 100 requests take, of how long they are to; `-` where nobody knows.
+fn p99_cell((p99_ns, promised_ns): (Option<u64>, Option<u64>)) -> String {
+    let p99 = p99_ns.map_or_else(|| "-".to_owned(), format_short_time);
+    promised_ns.map_or_else(|| p99.clone(), |promised_ns| format!("{p99} / {}", format_short_time(promised_ns)))
+}
+
 /// The first GPU, and how many more there are.
 fn gpu_cell(gpus: &[String]) -> String {
     match gpus {
@@ -229,7 +243,7 @@ fn gpu_cell(gpus: &[String]) -> String {
 }
 
 /// Where a lease stands, or what else there is to know of one that runs: that it has failed, has to make room,
-/// is suspended or waits to come back, is paused, or has no promise of its share because a budget is spent.
+/// is suspended or waits to come back, is paused, is kept from running for another one, or has no promise of its share because a budget is spent.
 pub fn state_cell(row: &LeaseRow) -> &'static str {
     if let Some(fault) = row.fault {
         return fault.text();
@@ -238,6 +252,7 @@ pub fn state_cell(row: &LeaseRow) -> &'static str {
         LeaseState::Active if row.is_leaving => "leaving",
         LeaseState::Active if row.suspension.is_some() => suspension_cell(row),
         LeaseState::Active if row.paused => "paused",
+        LeaseState::Active if row.is_held_back => "held-back",
         LeaseState::Active if row.is_beyond_budget => "over-budget",
         state => state_name(state),
     }
@@ -317,172 +332,6 @@ pub fn format_duration(ns: u64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use gpool_protocol::{ContainerId, GpuUuid, LeaseGpuView, LeaseId};
-
-    fn lease(id: &str, fraction_permille: u16) -> LeaseView {
-        LeaseView {
-            lease_id: LeaseId(format!("01J{id}")),
-            container_id: ContainerId(id.repeat(16)),
-            state: LeaseState::Active,
-            gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
-            gpus: Vec::new(),
-            fraction_permille,
-            mechanism: Default::default(),
-            fault: None,
-            mig_profile: None,
-            limit_permille: None,
-            class: Class::Batch,
-            priority: Priority::Guaranteed,
-            beyond_budget: false,
-            team: None,
-            project: None,
-            cost_center: None,
-            resource: None,
-            paused: false,
-            suspension: None,
-            received_permille: 299,
-            charged_gpu_ns: 3_000_000_000,
-            charged_at_ns: 0,
-            memory_cap_bytes: 4 << 30,
-            spill_bytes: 0,
-            spilled_bytes: 0,
-            allocations_spilled: 0,
-            memory_used_bytes: (4 << 30) - (100 << 20),
-            memory_peak_bytes: 4 << 30,
-            allocations_refused: 1,
-            unknown_versions: 0,
-            gate_wait_ns: 12_345_678_901,
-            launches: 10_000,
-            idle_seconds: None,
-            run_left_seconds: None,
-            leaves_unix_ms: None,
-            processes: 1,
-            read_at_ns: 0,
-            init_pid: None,
-            cgroup: None,
-            enforcement: "co-operative".into(),
-            uncounted_calls: 0,
-            owner_uid: 0,
-            created_unix_ms: 0,
-        }
-    }
-
-    #[test]
-    fn the_table_reads_like_dockers() {
-        let mut rows: Vec<LeaseRow> = [lease("3f9a", 300), lease("b7c1", 125)].iter().map(LeaseRow::from).collect();
-        rows[1].received_permille = 1000;
-        rows[1].gate_wait = GateWait::Permille(35);
-        rows[1].state = LeaseState::Held;
-        rows[1].uncounted_calls = 3;
-        let want = "\
-CONTAINER     GPU            SHARE  RECEIVED  MEMORY USED / CAP  REFUSED  GATE WAIT  PROCS  STATE   ENFORCED
-3f9a3f9a3f9a  GPU-5ca1ab1e    30 %    29.9 %      3.9GiB / 4GiB        1      12.3s      1  active  co-operative
-b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.5 %      1  held    co-operative (3 uncounted)
-";
-        assert_eq!(render(&rows), want);
-        rows[0].is_beyond_budget = true;
-        assert!(render(&rows).contains("  over-budget  "));
-        let out =
-            SuspensionView { stage: SuspensionStage::Suspended, since_unix_ms: 0, host_bytes: 1, is_wanted: false };
-        rows[0].suspension = Some(out.clone());
-        assert!(render(&rows).contains("  suspended  "));
-        rows[0].suspension = Some(SuspensionView { is_wanted: true, ..out });
-        assert!(render(&rows).contains("  waking  "), "it waits for room");
-        rows[0].is_leaving = true;
-        assert!(render(&rows).contains("  leaving  "));
-        rows[0].fault = Some(LeaseFault::MpsServerDied);
-        assert!(render(&rows).contains("  mps-server-died  "));
-    }
-
-    fn on_three_gpus(id: &str) -> LeaseView {
-        let gpu = |digit: char| LeaseGpuView {
-            gpu_uuid: GpuUuid(format!("GPU-{}-0000-4000-8000-000000000000", digit.to_string().repeat(8))),
-            received_permille: 0,
-            charged_gpu_ns: 0,
-            lag_ns: 0,
-            memory_used_bytes: 0,
-            memory_limit_bytes: (digit > '1').then_some(4 << 30),
-            energy_millijoules: 0,
-        };
-        LeaseView {
-            gpus: ['1', '2', '3'].map(gpu).to_vec(),
-            spill_bytes: 8 << 30,
-            spilled_bytes: 1 << 30,
-            limit_permille: Some(500),
-            class: Class::Latency,
-            priority: Priority::Burst,
-            team: Some("vision".into()),
-            project: Some("mars".into()),
-            cost_center: None,
-            resource: None,
-            paused: true,
-            ..lease(id, 300)
-        }
-    }
-
-    #[test]
-    fn several_gpus_fit_into_one_line_and_wide_has_the_rest() {
-        let rows = [LeaseRow::from(&on_three_gpus("3f9a")), LeaseRow::from(&lease("b7c1", 125))];
-        let table = render(&rows);
-        assert!(table.lines().nth(1).unwrap().contains("3f9a3f9a3f9a  GPU-11111111 +2    30 %"), "{table}");
-        assert!(table.contains("  paused  "), "{table}");
-        let wide = render_wide(&[
-            LeaseRow { idle_seconds: Some(7260), run_left_seconds: Some(90), ..rows[0].clone() },
-            rows[1].clone(),
-        ]);
-        let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
-        assert!(ends[0].ends_with(
-            "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK      SPILLED  IDLE  ENDS IN  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
-        ));
-        assert_eq!(
-            ends[1],
-            "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  1GiB / 8GiB  2h1m    1m30s  latency  burst       vision  mars     -            0     01J3f9a"
-        );
-        assert_eq!(
-            ends[2],
-            "shims   GPU-5ca1ab1e                                -  4GiB            -     -        -  batch    guaranteed  -       -        -            0     01Jb7c1"
-        );
-    }
-
-    #[test]
-    fn a_cap_is_kept_by_the_driver_where_it_is_on_every_gpu() {
-        let mut lease = on_three_gpus("3f9a");
-        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (None, "shims"), "not on the first one");
-        lease.gpus.iter_mut().for_each(|gpu| gpu.memory_limit_bytes = Some(4 << 30));
-        assert_eq!((driver_limit_bytes(&lease), cap_kept_by(&lease)), (Some(4 << 30), "driver"));
-        lease.gpus[0].memory_limit_bytes = Some(5 << 30);
-        assert_eq!(cap_kept_by(&lease), "shims", "more is held than a cap that was lowered");
-        lease.mechanism = Mechanism::Exclusive;
-        assert_eq!(cap_kept_by(&lease), "hardware");
-    }
-
-    #[test]
-    fn no_lease_is_a_header() {
-        assert_eq!(render(&[]).lines().count(), 1);
-    }
-
-    #[test]
-    fn csv_keeps_ids_whole_and_figures_exact() {
-        let text = render_csv(&[lease("3f9a", 300)]);
-        let fields: Vec<&str> = text.lines().nth(1).unwrap().split(',').collect();
-        assert_eq!(text.lines().next().unwrap().split(',').count(), fields.len());
-        assert_eq!((fields[0].len(), fields[6], fields[8]), (64, "4294967296", "12345678901"));
-    }
-
-    #[test]
-    fn durations_are_short() {
-        let cases = [
-            (0, "0s"),
-            (1, "1us"),
-            (870_000, "870us"),
-            (12_449_999, "12.4ms"),
-            (3_100_000_000, "3.1s"),
-            (125_000_000_000, "2m05s"),
-        ];
-        for (ns, want) in cases {
-            assert_eq!(format_duration(ns), want);
-        }
-    }
-}
+mod tests;
+#[cfg(test)]
+pub use tests::lease as sample;

@@ -79,6 +79,7 @@ impl Effect {
                 || is_in("mig.")
                 || is_in("queue.")
                 || is_in("preemption.")
+                || is_in("latency.")
                 || is_in("run_time.")
                 || is_in("spill.")
                 || is_in("quota.")

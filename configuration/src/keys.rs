@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::gpus::Gpus;
 use crate::health::Health;
+use crate::latency::Latency;
 use crate::policy::Policy;
 use crate::preemption::Preemption;
 use crate::quota::Quota;
@@ -39,6 +40,8 @@ pub struct Configuration {
     pub queue: Queue,
     /// Making room by taking GPUs from lower priorities.
     pub preemption: Preemption,
+    /// What follows where requests take longer than is promised.
+    pub latency: Latency,
     /// How the end of run times is told.
     pub run_time: RunTime,
     /// How much teams and users may reserve.

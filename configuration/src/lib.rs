@@ -11,6 +11,7 @@ mod flat;
 mod gpus;
 mod health;
 mod keys;
+mod latency;
 mod layers;
 #[cfg(feature = "layouts")]
 pub mod layouts;
@@ -35,6 +36,7 @@ pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, HANG_SECONDS_MAX,
     HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Runtime, Socket,
 };
+pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
 pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption, PreemptionAction};

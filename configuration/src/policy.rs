@@ -92,7 +92,7 @@ impl Placer {
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
-pub const REQUEST_KEYS: [&str; 18] = [
+pub const REQUEST_KEYS: [&str; 19] = [
     "fraction",
     "limit",
     "memory",
@@ -105,6 +105,7 @@ pub const REQUEST_KEYS: [&str; 18] = [
     "mig-profile",
     "isolation",
     "class",
+    "p99",
     "priority",
     "team",
     "project",
@@ -133,6 +134,7 @@ impl Default for EnvPolicy {
             "model",
             "min-memory",
             "class",
+            "p99",
             "wait",
             "run-time",
         ];

@@ -21,7 +21,7 @@ fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
         ("\n[leases]\nhold_ms = 3\n", "line 2", "`lease`"),
         ("[lease]\n\nretention = 3\n", "line 3", "here there are `hold_ms`"),
         ("lease.hld_ms = 3\n", "line 1", "`lease.hold_ms`"),
-        ("nothing_like_it = 1\n", "line 1", "`class`, `driver`, `health`, `lease`"),
+        ("nothing_like_it = 1\n", "line 1", "`class`, `driver`, `health`, `latency`, `lease`"),
         ("[[driver.mount]]\nsource = \"/a\"\nread = true\n", "line 3", "`read_only`"),
     ] {
         let error = parsed(text).unwrap_err().to_string();
@@ -43,6 +43,7 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),
         ("[policy]\ncounted_memory_percent = 99\n", ["line 2", "counted_memory_percent = 99", "write 100 or more"]),
         ("[queue]\nplaces = 257\n", ["line 2", "queue.places = 257", "write 256 or less"]),
+        ("[latency]\nhold_seconds = 9\n", ["line 2", "latency.hold_seconds = 9", "write 10 to 3600 seconds"]),
         (
             "[preemption]\ngrace_seconds = 2592001\n",
             ["line 2", "preemption.grace_seconds = 2592001", "write 0 to 2592000 seconds"],
@@ -175,8 +176,20 @@ fn windows_and_layouts_are_read_or_refused_with_their_line() {
 #[test]
 fn the_environment_may_ask_for_nothing_that_another_pays_for() {
     let allowed = Configuration::default().policy.env.allow;
-    let own =
-        ["fraction", "limit", "memory", "spill", "gpus", "device", "model", "min-memory", "class", "wait", "run-time"];
+    let own = [
+        "fraction",
+        "limit",
+        "memory",
+        "spill",
+        "gpus",
+        "device",
+        "model",
+        "min-memory",
+        "class",
+        "p99",
+        "wait",
+        "run-time",
+    ];
     assert_eq!(allowed, own);
 }
 

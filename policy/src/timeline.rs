@@ -61,6 +61,17 @@ pub struct Entered {
     pub effort: usize,
 }
 
+/// What a tenant had of the device between two times. Nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// How long it had work there.
+    pub busy_ns: u64,
+    /// What that costs it: less where others had work, too.
+    pub charged_ns: u64,
+    /// How long others had work there and it had none.
+    pub others_ns: u64,
+}
+
 /// What of a burst was entered.
 struct Covered {
     /// Up to where.
@@ -173,6 +184,30 @@ impl Timeline {
     #[must_use]
     pub fn believed_start_ns(&self, now_ns: u64, burst: Burst) -> u64 {
         burst.start_ns.max(burst.end_ns.min(now_ns).saturating_sub(self.bounds.longest_burst_ns))
+    }
+
+    /// What `tenant` had of the device between two times, as far as it is remembered and has been reported by now.
+    #[must_use]
+    pub fn use_of(&self, tenant: TenantId, from_ns: u64, to_ns: u64) -> Use {
+        let before = self.window.range(..from_ns).next_back();
+        let mut sum = Use::default();
+        for (&begin_ns, segment) in before.into_iter().chain(self.window.range(from_ns..to_ns.max(from_ns))) {
+            let length_ns = segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns));
+            let (own, all) = segment.part_of(tenant);
+            if own > 0 {
+                sum.busy_ns += length_ns;
+                sum.charged_ns += u64::try_from(u128::from(length_ns) * own / all).unwrap_or(length_ns);
+            } else {
+                sum.others_ns += length_ns;
+            }
+        }
+        sum
+    }
+
+    /// Before this nothing is remembered.
+    #[must_use]
+    pub fn remembered_from_ns(&self) -> u64 {
+        self.settled_ns
     }
 
     /// Number of segments remembered.

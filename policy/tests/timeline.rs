@@ -47,6 +47,22 @@ fn how_long_a_tenant_kept_the_device_busy_is_its_own_affair() {
 }
 
 #[test]
+fn what_a_tenant_had_between_two_times_is_told_with_what_it_costs() {
+    let mut timeline = timeline();
+    add(&mut timeline, NOW, burst(1, 0, 10, 90));
+    add(&mut timeline, NOW, burst(2, 0, 30, 50));
+    add(&mut timeline, NOW, burst(2, 1, 40, 50));
+    let of = |tenant, from, to| {
+        let its = timeline.use_of(TenantId(tenant), from, to);
+        (its.busy_ns, its.charged_ns, its.others_ns)
+    };
+    assert_eq!(of(1, 0, 1000), (80, 60 + 5 + 3, 0), "half of ten and a third of ten are another's");
+    assert_eq!(of(1, 35, 45), (10, 2 + 1, 0), "parts of segments");
+    assert_eq!((of(2, 0, 1000), of(2, 50, 90), of(3, 0, 1000)), ((20, 11, 60), (0, 0, 40), (0, 0, 80)));
+    assert_eq!((of(1, 90, 80), of(1, 20, 20)), ((0, 0, 0), (0, 0, 0)));
+}
+
+#[test]
 fn a_context_pays_once() {
     let mut timeline = timeline();
     add(&mut timeline, NOW, burst(1, 0, 0, 90));

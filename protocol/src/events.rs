@@ -79,6 +79,8 @@ pub enum EventKind {
     Budget,
     /// The time of a reservation has begun or is over, something of it is missing, or nothing is any more.
     Reservation,
+    /// Requests of a container take longer than is promised, or no longer do; or others are kept from running for that.
+    Latency,
     /// An allocation was refused because of the cap.
     AllocationRefused,
     /// An allocation had no room within the cap and lies in the host's memory.
@@ -149,7 +151,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 52] = [
+    pub const ALL: [EventKind; 53] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -169,6 +171,7 @@ impl EventKind {
         EventKind::LeaseEnded,
         EventKind::Budget,
         EventKind::Reservation,
+        EventKind::Latency,
         EventKind::AllocationRefused,
         EventKind::AllocationSpilled,
         EventKind::UnknownVersion,

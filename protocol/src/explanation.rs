@@ -2,6 +2,7 @@
 
 use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, LeaseId};
+use crate::latency::RequestFigures;
 use crate::lease_state::{LeaseFault, SuspensionView};
 use serde::{Deserialize, Serialize};
 
@@ -26,6 +27,15 @@ pub struct LeaseExplanation {
     /// What its processes cannot recover from, if that has happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<LeaseFault>,
+    /// How long 99 of 100 of its requests are to take at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<u64>,
+    /// How long they take, of class latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestFigures>,
+    /// For whose sake its gate is kept closed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_for: Option<ContainerId>,
     /// Its memory cap on each GPU, contexts included.
     #[serde(default)]
     pub memory_cap_bytes: u64,

@@ -23,6 +23,7 @@ mod gpu_test;
 mod guarded;
 mod health;
 mod identity;
+mod latency;
 mod lease_state;
 mod mechanism;
 mod memory_limits;
@@ -37,6 +38,7 @@ mod savings;
 mod seal;
 mod sizes;
 mod trial;
+mod update;
 mod usage;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
@@ -59,26 +61,29 @@ pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestV
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
+pub use latency::{PromiseState, RequestFigures};
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};
 pub use mechanism::{Isolation, Mechanism, Mode};
 pub use memory_limits::{MemoryLimits, MemoryLimitsState, is_limit_of};
 pub use messages::{
-    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseUpdate, LeaseView, SilentGpu,
-    SupervisorInfo, TimeSlices,
+    BindRequest, Edit, GpuView, LeaseGpuView, LeaseGranted, LeaseRequest, LeaseView, SilentGpu, SupervisorInfo,
+    TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
 pub use quantity::{
     LEAST_BYTES, LONGEST_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,
-    format_permille, format_seconds, parse_bytes, parse_permille, parse_time,
+    format_permille, format_seconds, format_short_time, parse_bytes, parse_permille, parse_short_time, parse_time,
 };
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
 pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};
 pub use request::{
-    ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, request_keys,
+    ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, check_p99, parse_p99,
+    request_keys,
 };
 pub use reservation::{ReservationSeat, ReservationState, ReservationView};
 pub use savings::{OwnerDemand, Savings};
 pub use seal::Seal;
 pub use sizes::{Sizes, SizesRow};
 pub use trial::{Trial, TrialRequest};
+pub use update::LeaseUpdate;
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};

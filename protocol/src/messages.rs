@@ -6,7 +6,7 @@
 //! | `POST /v1/leases/ID/bind` | [`BindRequest`] | [`LeaseView`] |
 //! | `POST /v1/leases/ID/ended` | nothing | [`LeaseView`]; a hint, the supervisor looks for itself |
 //! | `GET /v1/leases`, `GET /v1/leases/ID` | | `[LeaseView]`, [`LeaseView`] |
-//! | `PATCH /v1/leases/ID` | [`LeaseUpdate`] | [`LeaseView`] |
+//! | `PATCH /v1/leases/ID` | [`LeaseUpdate`](crate::LeaseUpdate) | [`LeaseView`] |
 //! | `POST /v1/leases/ID/pause`, `.../resume` | nothing | [`LeaseView`] |
 //! | `POST /v1/leases/ID/suspend`, `.../evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
@@ -35,6 +35,7 @@ use crate::counted::CountedResource;
 use crate::drain::Drain;
 use crate::health::HealthFinding;
 use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
+use crate::latency::RequestFigures;
 use crate::lease_state::{LeaseFault, LeaseState, SuspensionView};
 use crate::mechanism::Mechanism;
 use crate::memory_limits::MemoryLimits;
@@ -156,42 +157,6 @@ pub struct BindRequest {
     pub init_pid: HostPid,
 }
 
-/// A live change of a lease; absent fields stay as they are. A field that is not known is an error: what somebody wants changed
-/// must not be passed over in silence.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LeaseUpdate {
-    /// New share in permille.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fraction_permille: Option<u16>,
-    /// New ceiling in permille, not below the share.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_permille: Option<u16>,
-    /// Takes the ceiling away; not together with a new one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub no_limit: bool,
-    /// New memory cap on each GPU, in bytes.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub memory_bytes: Option<u64>,
-    /// How much of what it allocates beyond that may lie in the host's memory from now on, in bytes; 0: nothing more. What lies there
-    /// stays.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub spill_bytes: Option<u64>,
-    /// New class.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub class: Option<Class>,
-    /// New priority.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub priority: Option<Priority>,
-    /// New run time in seconds, all of it, from when the lease was granted. Who is not root, nor of the socket's group, may only shorten
-    /// it.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub run_seconds: Option<u64>,
-    /// Takes the run time away; not together with a new one.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub no_run_time: bool,
-}
-
 /// A lease as `gpool ps` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseView {
@@ -223,6 +188,15 @@ pub struct LeaseView {
     /// How it uses the GPU.
     #[serde(default)]
     pub class: Class,
+    /// How long 99 of 100 of its requests are to take at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<u64>,
+    /// How long they take, of class latency; none where nobody can tell, or from an older supervisor.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub requests: Option<RequestFigures>,
+    /// For whose sake its gate is kept closed: the requests of that container take longer than is promised.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_for: Option<ContainerId>,
     /// Before whom it is served.
     #[serde(default)]
     pub priority: Priority,
@@ -389,6 +363,9 @@ pub struct GpuView {
     /// supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drained: Option<Drain>,
+    /// The container for whose sake it takes no new leases: its requests take longer than is promised because of others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub closed_for: Option<ContainerId>,
     /// NVML does not answer for it, and it takes no new leases; what is said of its memory is what NVML said last.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub silent: bool,
@@ -471,15 +448,5 @@ mod tests {
         let info: SupervisorInfo = serde_json::from_str(old).unwrap();
         assert_eq!((info.handoff_count, info.handoff_p50_ns, info.handoff_p99_ns), (None, None, None));
         assert_eq!((info.handoff_ns, info.slice_ns), (2, 3));
-    }
-
-    #[test]
-    fn an_update_says_only_what_changes() {
-        let update = LeaseUpdate { fraction_permille: Some(200), ..LeaseUpdate::default() };
-        assert_eq!(serde_json::to_string(&update).unwrap(), r#"{"fraction_permille":200}"#);
-        let unlimited: LeaseUpdate = serde_json::from_str(r#"{"no_limit":true,"class":"train"}"#).unwrap();
-        assert_eq!((unlimited.no_limit, unlimited.class), (true, Some(Class::Train)));
-        let mistyped = serde_json::from_str::<LeaseUpdate>(r#"{"fraction":0.3}"#).unwrap_err().to_string();
-        assert!(mistyped.contains("`fraction`") && mistyped.contains("`fraction_permille`"), "{mistyped}");
     }
 }

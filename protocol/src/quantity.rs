@@ -109,6 +109,29 @@ pub fn format_seconds(seconds: u64) -> String {
     if text.is_empty() { "0s".to_owned() } else { text }
 }
 
+/// Reads how long something short takes, `20ms`, `2.5ms`, `800us` or `1s`, as nanoseconds.
+pub fn parse_short_time(text: &str) -> Result<u64, QuantityError> {
+    let text = text.trim();
+    let units = [("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000_u64)];
+    let parsed = units.iter().find_map(|(name, unit_ns)| {
+        let number = text.strip_suffix(name)?;
+        parse_decimal(number.trim_end(), 3)?.checked_mul(unit_ns / 1000)
+    });
+    parsed.ok_or_else(|| QuantityError("a time is written with its unit, for example 20ms, 2.5ms or 1s".into()))
+}
+
+/// Nanoseconds as people read them of something short: `0.42ms`, `14.2ms`, `3.1s`.
+pub fn format_short_time(ns: u64) -> String {
+    let (unit, name) = if ns < 1_000_000_000 { (1_000_000, "ms") } else { (1_000_000_000, "s") };
+    let (whole, hundredths) = (ns / unit, ns % unit / (unit / 100));
+    match (whole, hundredths) {
+        (_, 0) => format!("{whole}{name}"),
+        (0, _) => format!("0.{hundredths:02}{name}"),
+        (1..100, 10..) => format!("{whole}.{}{name}", hundredths / 10),
+        _ => format!("{whole}{name}"),
+    }
+}
+
 /// `digits[.digits]` scaled by ten to the power of `decimals`; none for anything else.
 fn parse_decimal(text: &str, decimals: usize) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -245,6 +268,26 @@ mod tests {
         }
         let written = [0, 59, 90, 3600, 5400, 86_399, 90_061].map(format_seconds);
         assert_eq!(written, ["0s", "59s", "1m30s", "1h", "1h30m", "23h59m", "1d1h"]);
+    }
+
+    #[test]
+    fn short_times_have_a_unit() {
+        for (text, ns) in [
+            ("20ms", 20_000_000),
+            ("2.5ms", 2_500_000),
+            (" 800us ", 800_000),
+            ("1s", 1_000_000_000),
+            ("0.5 s", 500_000_000),
+        ] {
+            assert_eq!(parse_short_time(text), Ok(ns), "{text}");
+        }
+        for text in ["", "20", "ms", "-1ms", "1m", "20 m s", "1.2345ms", "99999999999999999999s", "1e3ms"] {
+            let error = parse_short_time(text).unwrap_err().to_string();
+            assert!(error.contains("with its unit"), "{text}: {error}");
+        }
+        let written =
+            [0, 420_000, 20_000_000, 14_155_776, 2_050_000, 250_700_000, 3_140_000_000].map(format_short_time);
+        assert_eq!(written, ["0ms", "0.42ms", "20ms", "14.1ms", "2ms", "250ms", "3.1s"]);
     }
 
     proptest! {

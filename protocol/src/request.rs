@@ -3,8 +3,10 @@
 mod counted;
 mod keys;
 mod links;
+mod promise;
 
 pub use keys::{RequestSource, request_keys};
+pub use promise::{check_p99, parse_p99};
 
 use crate::class::{Class, Priority};
 use crate::counted::CountedResource;
@@ -81,6 +83,9 @@ pub struct Request {
     /// How it uses the GPU.
     #[serde(default, skip_serializing_if = "is_default")]
     pub class: Class,
+    /// How long 99 of 100 of its requests are to take at most, in nanoseconds, with `class` latency; absent: nobody watches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<u64>,
     /// Before whom it is served.
     #[serde(default, skip_serializing_if = "is_default")]
     pub priority: Priority,
@@ -183,6 +188,7 @@ impl Request {
             class: entries
                 .get("class")
                 .map_or(Ok(Class::default()), |entry| told(entry, Class::parse(&entry.value)))?,
+            p99_ns: entries.get("p99").map(|entry| told(entry, parse_p99(&entry.value))).transpose()?,
             priority: entries
                 .get("priority")
                 .map_or(Ok(Priority::default()), |entry| told(entry, Priority::parse(&entry.value)))?,
@@ -211,6 +217,7 @@ impl Request {
         let wrong = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::RequestInvalid, message, remedy));
         self.check_unbounded()?;
         self.check_spill()?;
+        self.check_promise()?;
         let has_no_share = matches!(self.mode, Mode::TimeSlice | Mode::Mig) && self.fraction_permille == 0;
         if !has_no_share && !(10..=1000).contains(&self.fraction_permille) {
             return wrong(

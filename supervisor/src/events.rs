@@ -222,6 +222,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseEnded
         | EventKind::Budget
         | EventKind::Reservation
+        | EventKind::Latency
         | EventKind::AllocationRefused
         | EventKind::AllocationSpilled
         | EventKind::GpuAnswers

@@ -118,8 +118,7 @@ fn is_in_use(lease: &mut Lease, has_figures: impl Fn(usize) -> bool, report: &mu
         lease.signs = None;
         return true;
     }
-    let has_its_gpus = lease.record.revocation.is_none() && lease.record.suspension.is_none();
-    if lease.state != LeaseState::Active || lease.record.paused || !has_its_gpus {
+    if lease.state != LeaseState::Active || lease.is_kept_from_running() {
         return true;
     }
     let charged_ns = lease.accounts.iter().fold(0, |sum: u64, account| sum.saturating_add(account.charged_ns()));

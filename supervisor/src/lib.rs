@@ -83,6 +83,7 @@ mod health;
 mod http;
 mod idle_leases;
 mod late_boards;
+mod latencies;
 mod lease;
 mod ledger;
 mod memory_limits;

@@ -15,6 +15,7 @@ use crate::gatekeeper::Statistics;
 use crate::guard::{Descriptors, Guard, descriptors};
 use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
+use crate::latencies;
 use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
 use crate::preemptions::Preemptions;
@@ -63,6 +64,7 @@ pub fn sample(
         note_seen_memory(leases, &members, &occupancies);
         let statistics = leases.gatekeeper.statistics();
         note_charges(leases, &statistics, &mut unwritten);
+        latencies::look(leases, &statistics);
         energy.look(leases, &members, &occupancies);
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         baseline.look(leases, &members, &occupancies, &auditor);

@@ -73,6 +73,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         spill: wanted.spill,
         queue: wanted.queue,
         preemption: wanted.preemption,
+        latency: wanted.latency,
         run_time: wanted.run_time,
         // What the ledger does not count bounds nobody: it begins with the next start.
         quota: if is_counted { wanted.quota } else { old.quota.clone() },
@@ -205,6 +206,9 @@ mod tests {
             least_run_seconds = 6
             signal = "SIGUSR1"
             action = "suspend"
+            [latency]
+            action = "hold"
+            hold_seconds = 30
             [run_time]
             notice_seconds = 8
             signal = "none"

@@ -1,6 +1,7 @@
 //! Command lines, read or refused.
 
 use super::*;
+use gpool_protocol::{Class, MemoryCap, Priority};
 
 fn parsed(line: &str) -> Result<Arguments, Failure> {
     parse(line.split(' ').map(OsString::from))

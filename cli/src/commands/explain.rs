@@ -9,8 +9,9 @@ use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, RunLeft, Standing, SuspensionStage,
-    SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds, lease_path,
+    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, PromiseState, RunLeft, Standing,
+    SuspensionStage, SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds,
+    format_short_time, lease_path,
 };
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -88,6 +89,7 @@ fn render(explanation: &LeaseExplanation) -> String {
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
     text += &spilled(explanation.spilled_bytes, explanation.spill_bytes);
+    text += &promised(explanation);
     if let Some(RunLeft { run_seconds, left_ns }) = explanation.run {
         let left = format_seconds(left_ns.div_ceil(1_000_000_000));
         text += &format!("run time: {}, and its GPUs are taken from it in {left}\n", format_seconds(run_seconds));
@@ -116,6 +118,37 @@ fn render(explanation: &LeaseExplanation) -> String {
         }
     }
     text
+}
+
+/// How long its requests take, and what follows from how long those of another one do.
+fn promised(explanation: &LeaseExplanation) -> String {
+    let mut text = String::new();
+    if let Some(whose) = &explanation.held_for {
+        text += &format!(
+            "held back: it is kept from running for {}, whose requests take longer than is promised\n",
+            whose.short()
+        );
+    }
+    let promised = explanation.p99_ns.map(|ns| format!("; promised: {}", format_short_time(ns))).unwrap_or_default();
+    let Some((its, p50_ns)) = explanation.requests.as_ref().and_then(|its| Some((its, its.p50_ns?))) else {
+        let none = explanation.p99_ns.map(|_| format!("requests: none measured lately{promised}\n"));
+        return text + &none.unwrap_or_default();
+    };
+    text += &format!("requests: {} lately, half of them within {}", its.count, format_duration(p50_ns));
+    if let (Some(p99_ns), Some(alone_ns)) = (its.p99_ns, its.p99_alone_ns) {
+        text += &format!(
+            ", 99 of 100 within {}, with its GPUs to itself within {}",
+            format_duration(p99_ns),
+            format_duration(alone_ns)
+        );
+    }
+    let state = its.promise.map_or("", |state| match state {
+        PromiseState::Kept => ", kept",
+        PromiseState::MissedItself => ", missed by its own work or its own limit",
+        PromiseState::MissedShare => ", missed because it wants more than its share",
+        PromiseState::MissedOthers => ", missed because of others",
+    });
+    text + &format!("{promised}{state}\n")
 }
 
 /// Where its memory is, and what it waits for.
@@ -159,9 +192,10 @@ fn spilled(spilled_bytes: u64, spill_bytes: u64) -> String {
 }
 
 fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str, String); 5] {
-    // What keeps the gate of one that is suspended closed is told above.
+    // What keeps the gate of one that is suspended or held back closed is told above.
     let state = match (&explanation.suspension, &gpu.standing) {
         (Some(suspension), Standing::Paused | Standing::Idle) => suspension.stage.text().to_owned(),
+        (None, Standing::Paused) if explanation.held_for.is_some() => "held back".to_owned(),
         (_, its) => standing(its),
     };
     let bounds = gpu
@@ -285,7 +319,7 @@ fn render_csv(explanation: &LeaseExplanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, ShareErrorBound};
+    use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, RequestFigures, ShareErrorBound};
 
     fn explanation() -> LeaseExplanation {
         let bound = |seconds: u64, bound_ppm| ShareErrorBound { window_ns: seconds * 1_000_000_000, bound_ppm };
@@ -298,6 +332,9 @@ mod tests {
             priority: Priority::Guaranteed,
             beyond_budget: None,
             fault: None,
+            p99_ns: None,
+            requests: None,
+            held_for: None,
             memory_cap_bytes: 4 << 30,
             memory_peak_bytes: 3 << 29,
             spill_bytes: 8 << 30,
@@ -341,6 +378,35 @@ mod tests {
         assert!(out.contains("  state:        suspended\n") && !out.contains("paused"), "{out}");
         assert!(of(SuspensionStage::Suspended, true).contains("asks for room (gpool queue ls)"));
         assert!(of(SuspensionStage::Resuming, true).contains("\nresuming: it has room, and 3GiB"));
+    }
+
+    #[test]
+    fn requests_are_told_with_what_was_promised_and_who_is_held_back_for_whom() {
+        let figures = RequestFigures {
+            all: 900,
+            all_late: 30,
+            count: 640,
+            p50_ns: Some(4_500_000),
+            p99_ns: Some(24_100_000),
+            p99_alone_ns: Some(9_000_000),
+            late: 12,
+            promise: Some(PromiseState::MissedOthers),
+        };
+        let of = |p99_ns, requests| render(&LeaseExplanation { p99_ns, requests, ..explanation() });
+        let want = "\nrequests: 640 lately, half of them within 4.5ms, 99 of 100 within 24.1ms, with its GPUs to itself within 9.0ms; \
+                    promised: 20ms, missed because of others\n";
+        let told = of(Some(20_000_000), Some(figures));
+        assert!(told.contains(want), "{told}");
+        let few = RequestFigures { count: 3, p99_ns: None, p99_alone_ns: None, promise: None, ..figures };
+        assert!(of(None, Some(few)).contains("\nrequests: 3 lately, half of them within 4.5ms\n"));
+        assert!(of(Some(20_000_000), None).contains("\nrequests: none measured lately; promised: 20ms\n"));
+        let mut held = LeaseExplanation { held_for: Some(ContainerId("77aa".repeat(16))), ..explanation() };
+        held.gpus[0].standing = Standing::Paused;
+        let told = render(&held);
+        assert!(
+            told.contains("\nheld back: it is kept from running for 77aa77aa77aa") && !told.contains("gpool resume"),
+            "{told}"
+        );
     }
 
     #[test]

@@ -51,6 +51,7 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
     let below = || {
         render_silent(&silent)
             + &render_drained(&drained)
+            + &render_closed(&gpus)
             + &render_unhealthy(&gpus)
             + &render_reserved(&gpus, &reserved)
     };
@@ -80,6 +81,7 @@ fn state(gpu: &GpuView, drained: &[DrainedGpu]) -> &'static str {
     let leases = drained.iter().find(|its| its.uuid == gpu.uuid).map_or(gpu.leases, |its| its.leases);
     match (gpu.silent, &gpu.drained, leases) {
         (true, ..) => "silent",
+        (false, None, _) if gpu.closed_for.is_some() => "closed",
         (false, None, _) => "ready",
         (false, Some(_), 0) => "drained",
         (false, Some(_), _) => "draining",
@@ -89,6 +91,18 @@ fn state(gpu: &GpuView, drained: &[DrainedGpu]) -> &'static str {
 /// A sentence for each GPU that is drained.
 fn render_drained(drained: &[DrainedGpu]) -> String {
     drained.iter().map(|gpu| format!("{}; gpool gpu undrain ends that\n", named_drained(gpu))).collect()
+}
+
+/// A sentence for each GPU that takes nobody in for the sake of who is there.
+fn render_closed(gpus: &[GpuView]) -> String {
+    let told = |gpu: &GpuView| {
+        let whose = gpu.closed_for.as_ref()?.short();
+        Some(format!(
+            "{} takes no new leases while requests of {whose} take longer than is promised; gpool latency says how long\n",
+            called(Some(gpu.index), &gpu.uuid)
+        ))
+    };
+    gpus.iter().filter_map(told).collect()
 }
 
 /// Which GPU it is, and who said that it takes no new leases.
@@ -244,7 +258,7 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView]) -
 mod tests {
     use super::*;
     use crate::samples;
-    use gpool_protocol::Drain;
+    use gpool_protocol::{ContainerId, Drain};
 
     #[test]
     fn a_gpu_is_one_line() {
@@ -292,6 +306,13 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         assert_eq!([state(&view(3), &[]), state(&view(0), &[])], ["draining", "drained"]);
         assert_eq!(state(&view(0), &[of_board(2)]), "draining", "its instances have leases");
         assert_eq!(state(&GpuView { silent: true, ..view(3) }, &[]), "silent");
+        let closed = GpuView { closed_for: Some(ContainerId("3f9a".repeat(16))), ..gpu.clone() };
+        assert_eq!(state(&closed, &[]), "closed");
+        let told = render_closed(&[closed, gpu.clone()]);
+        assert!(
+            told.starts_with("GPU 0 (GPU-5ca1ab1e) takes no new leases while requests of 3f9a3f9a3f9a take"),
+            "{told}"
+        );
         let want =
             "GPU 0 (GPU-5ca1ab1e) takes no new leases: drained by user 7: new fans; gpool gpu undrain ends that\n";
         assert_eq!(render_drained(&[of_board(2)]), want);

@@ -12,6 +12,7 @@ pub mod export;
 pub mod gpu;
 pub mod info;
 pub mod inspect;
+pub mod latency;
 pub mod metrics;
 pub mod mig;
 pub mod mig_host;

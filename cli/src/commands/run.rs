@@ -70,6 +70,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("project", &options.project),
         ("cost-center", &options.cost_center),
         ("wait", &options.wait),
+        ("p99", &options.p99),
         ("run-time", &options.run_time),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));

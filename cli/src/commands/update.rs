@@ -15,6 +15,8 @@ pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
         memory_bytes: change.memory.map(|cap| bytes(client, &path, cap)).transpose()?,
         spill_bytes: change.spill,
         class: change.class,
+        p99_ns: change.p99,
+        no_p99: change.no_p99,
         priority: change.priority,
         run_seconds: change.run_time,
         no_run_time: change.no_run_time,

@@ -3,7 +3,7 @@
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
 use gpool_protocol::{
     ANNOTATION_PREFIX, Class, ErrorBody, GPUS_LIMIT, MemoryCap, Priority, Request, RequestSource, parse_bytes,
-    parse_permille, parse_time, request_keys,
+    parse_permille, parse_short_time, parse_time, request_keys,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -98,7 +98,10 @@ pub fn read(text: &str) -> Result<Ask, String> {
 pub fn of_container(text: &str) -> Result<Option<Request>, ErrorBody> {
     let known: Vec<&str> = request_keys().collect();
     let pairs = text.split(',').filter_map(|pair| pair.split_once('='));
-    let keys = pairs.map(|(key, value)| (key.trim(), value.trim())).filter(|(key, _)| known.contains(key));
+    let pairs: Vec<(&str, &str)> = pairs.map(|(key, value)| (key.trim(), value.trim())).collect();
+    // Of any other class it is what a plan knows of a workload.
+    let is_promise = pairs.contains(&("class", Class::Latency.text()));
+    let keys = pairs.iter().copied().filter(|(key, _)| known.contains(key) && (*key != "p99" || is_promise));
     let annotation = |(key, value): (&str, &str)| {
         let value = if matches!(key, "model" | "device") { value.replace('+', ",") } else { value.to_owned() };
         (format!("{ANNOTATION_PREFIX}{key}"), value)
@@ -147,8 +150,8 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 }
 
 fn milliseconds(text: &str) -> Result<u32, String> {
-    let us = microseconds(text)?;
-    u32::try_from(us.div_ceil(1000)).map_err(|_| "write a shorter time".to_owned())
+    let ns = parse_short_time(text).map_err(|_| "write a time, for example 50ms".to_owned())?;
+    u32::try_from(ns.div_ceil(1_000_000)).map_err(|_| "write a shorter time".to_owned())
 }
 
 /// `400us`, `20ms`, `2s`
@@ -185,6 +188,8 @@ mod tests {
             of_container("mode=exclusive,gpus=2").map(|asked| (asked.fraction_permille, asked.gpus)),
             Some((1000, 2))
         );
+        let promised = |class: &str| of_container(&format!("fraction=0.3,p99=50ms{class}")).unwrap().p99_ns;
+        assert_eq!((asked.p99_ns, promised(",class=latency")), (None, Some(50_000_000)));
         assert!(of_container("memory-share=0.3").is_none() && of_container("p99=5ms").is_none());
         let refused = super::of_container("fraction=0.3,mode=exclusive").unwrap_err();
         assert!(refused.message.contains("exclusive"), "{refused}");

@@ -2,11 +2,11 @@
 
 use super::{all_gpus, driver_limit_bytes, state_name};
 use crate::output::csv;
-use gpool_protocol::{LeaseFault, LeaseView};
+use gpool_protocol::{LeaseFault, LeaseView, PromiseState};
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 33] = [
+    const HEADER: [&str; 38] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -40,6 +40,11 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "spill_bytes",
         "spilled_bytes",
         "allocations_spilled",
+        "p99_promised_ns",
+        "p99_ns",
+        "p99_alone_ns",
+        "promise",
+        "held_for",
     ];
     csv(
         &HEADER,
@@ -78,6 +83,11 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.spill_bytes.to_string(),
                 lease.spilled_bytes.to_string(),
                 lease.allocations_spilled.to_string(),
+                lease.p99_ns.map(|ns| ns.to_string()).unwrap_or_default(),
+                lease.requests.and_then(|its| its.p99_ns).map(|ns| ns.to_string()).unwrap_or_default(),
+                lease.requests.and_then(|its| its.p99_alone_ns).map(|ns| ns.to_string()).unwrap_or_default(),
+                lease.requests.and_then(|its| its.promise).map_or("", PromiseState::text).to_owned(),
+                lease.held_for.as_ref().map(ToString::to_string).unwrap_or_default(),
             ]
         }),
     )

@@ -8,7 +8,8 @@ use super::handoff::Handoff;
 use super::queue::Queue;
 use super::turn::Turn;
 use super::{Class, Command, Input, Parameters, Share, TenantId};
-use crate::timeline::{Bounds, Burst, Delta, Entered, Timeline, Verdict};
+use crate::request::Wait;
+use crate::timeline::{Bounds, Burst, Delta, Entered, Timeline, Use, Verdict};
 
 /// Decides for one GPU (or MIG instance) whose gate is open.
 ///
@@ -154,6 +155,26 @@ impl SliceScheduler {
     #[must_use]
     pub fn active_count(&self) -> usize {
         self.queue.active_count()
+    }
+
+    /// What a tenant had of the device between two times, and what that costs it, as far as it has been reported by now.
+    #[must_use]
+    pub fn use_of(&self, tenant: TenantId, from_ns: u64, to_ns: u64) -> Use {
+        self.timeline.use_of(tenant, from_ns, to_ns)
+    }
+
+    /// Before this nothing of that is remembered.
+    #[must_use]
+    pub fn remembered_from_ns(&self) -> u64 {
+        self.timeline.remembered_from_ns()
+    }
+
+    /// Why a tenant stands at its gate, if it does: until when its own ceiling keeps it there, and what does after that.
+    #[must_use]
+    pub fn wait_of(&self, tenant: TenantId) -> Option<(u64, Wait)> {
+        let place = self.queue.get(tenant).filter(|place| place.wants_since_ns.is_some() && !place.paused)?;
+        let wait = if self.queue.is_eligible(place) { Wait::Turn } else { Wait::Share };
+        Some((self.queue.opens_ns(place).unwrap_or(0), wait))
     }
 
     /// GPU time charged to all tenants, also those that have left: the length of the union of all bursts.

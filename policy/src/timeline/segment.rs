@@ -26,6 +26,12 @@ impl Segment {
         self.holders.iter().any(|(holder, _)| *holder == tenant)
     }
 
+    /// How many of the contexts that share the segment are the tenant's, and how many there are.
+    pub(super) fn part_of(&self, tenant: TenantId) -> (u128, u128) {
+        let own = self.holders.iter().filter(|(holder, _)| *holder == tenant).count();
+        (own as u128, self.holders.len() as u128)
+    }
+
     /// Adds a context to those that share the segment, unless its tenant has enough there.
     pub(super) fn enter(&mut self, start_ns: u64, tenant: TenantId, context: u64, deltas: &mut Vec<Delta>) {
         if let Err(place) = self.holders.binary_search(&(tenant, context)) {

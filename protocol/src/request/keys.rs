@@ -6,7 +6,7 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Every key of the grammar, in the order of the documentation.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 19] = [
     "fraction",
     "limit",
     "memory",
@@ -19,6 +19,7 @@ const KEYS: [&str; 18] = [
     "mig-profile",
     "isolation",
     "class",
+    "p99",
     "priority",
     "team",
     "project",

@@ -29,6 +29,7 @@ fn share(fraction_permille: u16) -> Request {
         min_memory_bytes: None,
         spill_bytes: None,
         class: Class::Batch,
+        p99_ns: None,
         priority: Priority::Guaranteed,
         team: None,
         project: None,
@@ -100,6 +101,29 @@ fn a_container_can_do_without_what_its_pod_asks_for() {
     let without_pod = read(&[("gpool.io/mode", "exclusive"), ("gpool.io/fraction", "0.3")], &[], Some("web"));
     assert!(!without_pod.unwrap_err().remedy.contains("KEY"));
     assert!(read(&[("gpool.io/fraction", "")], &[], Some("web")).is_err(), "for all of them it is no value");
+}
+
+#[test]
+fn a_promise_of_time_is_read_and_goes_with_class_latency_and_slices() {
+    let asked = |p99, more: &[(&str, &str)]| {
+        let own = [("gpool.io/fraction", "0.3"), ("gpool.io/p99", p99)];
+        read(&[&own[..], more].concat(), &[], None)
+    };
+    let latency = ("gpool.io/class", "latency");
+    let got = asked("2.5ms", &[latency]).unwrap().unwrap();
+    assert_eq!(got, Request { p99_ns: Some(2_500_000), class: Class::Latency, ..share(300) });
+    for (p99, more, told) in [
+        ("20", &[latency][..], "for example 20ms"),
+        ("5s", &[latency], "between 1ms and 4s"),
+        ("0.9ms", &[latency], "between 1ms and 4s"),
+        ("20ms", &[], "p99 does not go with class=batch"),
+        ("20ms", &[latency, ("gpool.io/mode", "timeslice")], "p99 does not go with mode=timeslice"),
+    ] {
+        let error = asked(p99, more).unwrap_err().to_string();
+        assert!(error.contains(told), "{p99}: {error}");
+    }
+    let of_socket = |p99_ns| Request { p99_ns: Some(p99_ns), class: Class::Latency, ..share(300) }.check().is_ok();
+    assert_eq!([999_999, 1_000_000, 4_000_000_000, 4_000_000_001].map(of_socket), [false, true, true, false]);
 }
 
 #[test]

@@ -1,11 +1,13 @@
 //! The schedulers of all GPUs, and the gates that they move.
 
 use super::handoffs::Handoffs;
+use super::measured::{AT_A_LOOK, AT_AN_END, Measured};
 use super::order::{Left, Notice, Standing, Statistics};
 use super::tenant::{Heard, Tenant};
 use crate::clock;
 use crate::region::Report;
 use gpool_policy::TenantId;
+use gpool_policy::request::Wait;
 use gpool_policy::slice::{Command, Explanation, HostScheduler, Input, Parameters, ServerSet, Share};
 use gpool_shared_region::Opening;
 use std::collections::BTreeMap;
@@ -56,6 +58,7 @@ impl Gates {
         if let Input::Pause { tenant } | Input::Change { tenant, .. } | Input::Leave { tenant } = input {
             self.shut(tenants, |_, idle| idle == tenant);
         }
+        forget_requests(tenants, input, now_ns);
         self.scheduler.handle(now_ns, input, &mut self.commands);
         self.carry_out(tenants, &[], now_ns, notices);
     }
@@ -128,8 +131,11 @@ impl Gates {
         }
         self.hear();
         for input in demands.into_iter().chain([Input::Pass]) {
-            self.scheduler.handle(clock::now_ns(), input, &mut self.commands);
+            let now_ns = clock::now_ns();
+            self.scheduler.handle(now_ns, input, &mut self.commands);
+            self.note_request(tenants, input, now_ns);
         }
+        self.note_waits(tenants, clock::now_ns());
         self.carry_out(tenants, &due_ns, now_ns, notices);
     }
 
@@ -154,6 +160,67 @@ impl Gates {
         }
         self.hear();
         self.carry_out(tenants, &[], clock::now_ns(), notices);
+    }
+
+    /// How long the requests of a tenant take is measured from now on, or no longer.
+    pub fn measure(&self, tenants: &mut Tenants, id: TenantId, is_measured: bool, promise_ns: Option<u64>) {
+        let (Some(tenant), now_ns) = (tenants.get_mut(&id), clock::now_ns()) else { return };
+        match &mut tenant.measured {
+            Some(measured) if is_measured => measured.promise(now_ns, promise_ns),
+            measured => *measured = is_measured.then(|| Measured::new(now_ns, promise_ns)),
+        }
+    }
+
+    /// What was measured of a tenant's requests is no measure of what comes from then on.
+    pub fn measure_anew(&self, tenants: &mut Tenants, id: TenantId, from_ns: u64) {
+        if let Some(measured) = tenants.get_mut(&id).and_then(|tenant| tenant.measured.as_mut()) {
+            measured.begin_anew(from_ns);
+        }
+    }
+
+    /// Notes that a request of a tenant has begun, waits or has ended, by what it has just said.
+    fn note_request(&self, tenants: &mut Tenants, said: Input, now_ns: u64) {
+        let (Input::Wants { tenant: id } | Input::Drained { tenant: id } | Input::Idle { tenant: id }) = said else {
+            return;
+        };
+        let Some(tenant) = tenants.get_mut(&id) else { return };
+        let (is_open, Some(measured)) = (tenant.is_open(), &mut tenant.measured) else { return };
+        match said {
+            Input::Idle { .. } => {
+                measured.idle();
+                measured.settle(now_ns, AT_AN_END, &self.scheduler, (id, &tenant.gpus));
+            }
+            // Behind a gate that was left open nobody waits.
+            _ if is_open => {}
+            // It may be served at once.
+            _ => measured.wants(now_ns, wait_of(&self.scheduler, id, &tenant.gpus).unwrap_or((0, Wait::Turn))),
+        }
+    }
+
+    /// Notes why those stand at their gates who do: what they are owed, and what their ceilings allow, changes meanwhile.
+    fn note_waits(&self, tenants: &mut Tenants, now_ns: u64) {
+        for tenant in tenants.values_mut().filter(|tenant| !tenant.is_open()) {
+            if let Some(measured) = tenant.measured.as_mut().filter(|measured| measured.is_standing())
+                && let Some(why) = wait_of(&self.scheduler, tenant.id, &tenant.gpus)
+            {
+                measured.wants(now_ns, why);
+            }
+        }
+    }
+
+    /// What is under way is no measure: nobody has looked for a while.
+    pub fn forget_requests(&self, tenants: &mut Tenants) {
+        forget_requests(tenants, Input::Away, clock::now_ns());
+    }
+
+    /// Looks at the requests of all tenants that have ended for long enough.
+    pub fn settle_requests(&self, tenants: &mut Tenants) {
+        let now_ns = clock::now_ns();
+        for tenant in tenants.values_mut() {
+            if let Some(measured) = &mut tenant.measured {
+                measured.settle(now_ns, AT_A_LOOK, &self.scheduler, (tenant.id, &tenant.gpus));
+            }
+        }
     }
 
     /// Ends a tenant; how it stood on each of its GPUs.
@@ -193,6 +260,10 @@ impl Gates {
         Statistics {
             at_ns,
             standings: all.map(on).collect(),
+            requests: tenants
+                .values()
+                .filter_map(|tenant| Some((tenant.id, tenant.measured.as_ref()?.figures(at_ns))))
+                .collect(),
             handoff_ns: servers().map(|server| server.handoff_ns()).max().unwrap_or(0),
             slice_ns: servers().map(|server| server.slice_ns()).max().unwrap_or(0),
             handoffs: self.handoffs.figures(at_ns),
@@ -236,6 +307,12 @@ impl Gates {
                     if let Some(tenant) = tenants.get_mut(&tenant) {
                         tenant.close();
                         idle.extend(tenant.is_idle().then_some(tenant.id));
+                        // Who has announced that it wants more stands there from now on, and need not say it again.
+                        if let Some(measured) = &mut tenant.measured
+                            && let Some(why) = wait_of(&self.scheduler, tenant.id, &tenant.gpus)
+                        {
+                            measured.wants(clock::now_ns(), why);
+                        }
                     }
                 }
                 Command::Hung { tenant, since_ns } => notices.push(Notice::Hung { tenant, since_ns }),
@@ -268,6 +345,32 @@ impl Gates {
                 tenant.close();
             }
         }
+    }
+}
+
+/// Why a tenant stands at its gate, if it does: until when its ceiling on any of its GPUs keeps it there, and what does after that. It is
+/// let in by all of them or by none.
+fn wait_of(scheduler: &HostScheduler, id: TenantId, gpus: &[usize]) -> Option<(u64, Wait)> {
+    let waits = gpus.iter().filter_map(|gpu| scheduler.server(*gpu).wait_of(id));
+    waits.reduce(|one, other| {
+        let wait = if [one.1, other.1].contains(&Wait::Share) { Wait::Share } else { Wait::Turn };
+        (one.0.max(other.0), wait)
+    })
+}
+
+/// Of a request under way it is no measure what happens while its tenant is kept from running, cannot say that it has ended, or
+/// while nobody has looked.
+fn forget_requests(tenants: &mut Tenants, input: Input, now_ns: u64) {
+    match input {
+        Input::Pause { tenant: id } | Input::Resume { tenant: id } | Input::Excuse { tenant: id } => {
+            if let Some(measured) = tenants.get_mut(&id).and_then(|tenant| tenant.measured.as_mut()) {
+                measured.forget(now_ns);
+            }
+        }
+        Input::Away => {
+            tenants.values_mut().filter_map(|tenant| tenant.measured.as_mut()).for_each(|its| its.forget(now_ns));
+        }
+        _ => {}
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod gates;
 mod handoffs;
+mod measured;
 mod order;
 mod tenant;
 mod thread;

@@ -3,6 +3,7 @@
 use super::handoffs::HandoffFigures;
 use crate::region::RegionHost;
 use gpool_policy::TenantId;
+use gpool_policy::latency;
 use gpool_policy::slice::{Explanation, Share};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -46,6 +47,22 @@ pub enum Order {
         tenant: TenantId,
         /// To what.
         share: Share,
+    },
+    /// How long the requests of a tenant take is measured from now on, or no longer.
+    Measure {
+        /// Whose.
+        tenant: TenantId,
+        /// Whether.
+        is_measured: bool,
+        /// What 99 of 100 are to take at most, if that is promised.
+        promise_ns: Option<u64>,
+    },
+    /// What was measured of a tenant's requests is no measure of what comes.
+    MeasureAnew {
+        /// Whose.
+        tenant: TenantId,
+        /// From when on it is measured again, CLOCK_MONOTONIC.
+        from_ns: u64,
     },
     /// The tenant's gate stays closed until it is resumed.
     Pause {
@@ -167,6 +184,8 @@ pub struct Statistics {
     pub at_ns: u64,
     /// By tenant and GPU.
     pub standings: Vec<Standing>,
+    /// How long requests take of those of whom it is measured.
+    pub requests: Vec<(TenantId, latency::Figures)>,
     /// Longest of the GPUs' measured hand-offs.
     pub handoff_ns: u64,
     /// Longest of the GPUs' slices.

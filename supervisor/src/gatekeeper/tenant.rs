@@ -1,6 +1,8 @@
 //! One lease as the gatekeeper sees it: its region, and what has been read from it.
 
+use super::measured::Measured;
 use super::order::Notice;
+use crate::clock;
 use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
@@ -46,6 +48,8 @@ pub struct Tenant {
     /// Whether the last look found anything outstanding or wanted.
     live: bool,
     cut: bool,
+    /// How long its requests take; none where nobody wants to know.
+    pub measured: Option<Measured>,
     /// Times that its bell was heard since the last heartbeat.
     looks: u32,
     /// Bursts that were read since the last heartbeat.
@@ -83,6 +87,7 @@ impl Tenant {
             is_idle: false,
             live: true,
             cut: false,
+            measured: None,
             looks: 0,
             bursts: 0,
             told: 0,
@@ -129,10 +134,18 @@ impl Tenant {
         (self.looks, self.bursts, self.told) = (0, 0, 0);
     }
 
+    /// Whether its gate is open.
+    pub fn is_open(&self) -> bool {
+        self.word.is_open()
+    }
+
     /// Opens or renews the gate. `due_ns` is when this should have happened: a late timer is part of the hand-off.
     pub fn open(&mut self, now_ns: u64, due_ns: u64, opening: Opening) {
         if !self.word.is_open() {
             self.measured_from_ns = Some(due_ns);
+        }
+        if let Some(measured) = &mut self.measured {
+            measured.opened(now_ns);
         }
         self.word = self.region.open_gate(now_ns, opening);
         (self.live, self.is_left_open) = (true, false);
@@ -167,6 +180,7 @@ impl Tenant {
     /// Reads the report into `report`: measured bursts and hand-offs go to `heard`, new processes to `notices`.
     pub fn collect(&mut self, report: &mut Report, heard: &mut Heard, notices: &mut Vec<Notice>) {
         report.read(&self.region, self.slots);
+        let now_ns = clock::now_ns();
         if report.is_cut() && !self.cut {
             self.cut = true;
             notices.push(Notice::ReportCut { tenant: self.id });
@@ -191,6 +205,9 @@ impl Tenant {
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);
                 told_ns = end_ns.saturating_sub(start_ns).saturating_add(told_ns);
+                if let Some(measured) = &mut self.measured {
+                    measured.worked(now_ns, (start_ns, end_ns));
+                }
                 heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(number), (start_ns, end_ns)));
             }
             // The ring turned over between two looks: what it no longer shows is charged just before the rest.
@@ -198,6 +215,9 @@ impl Tenant {
             if first > seen.burst_count && lost_ns > 0 {
                 let end_ns = slot.burst(first).0;
                 let start_ns = end_ns.saturating_sub(lost_ns);
+                if let Some(measured) = &mut self.measured {
+                    measured.worked(now_ns, (start_ns, end_ns));
+                }
                 heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(first), (start_ns, end_ns)));
             }
             // A count that goes backward is a lie or a truncated file; either way start from what it says now.

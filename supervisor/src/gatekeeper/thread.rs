@@ -129,6 +129,7 @@ impl Loop {
             let was_away = !self.tenants.is_empty() && now_ns >= self.beat_ns.saturating_add(HEARTBEAT_STALE_NS);
             if was_away {
                 again.extend(self.tenants.keys());
+                self.gates.forget_requests(&mut self.tenants);
             }
             self.look(&again);
             if was_away {
@@ -216,6 +217,10 @@ impl Loop {
                 let _ = answer.send(left);
             }
             Order::Change { tenant, share } => self.feed(Input::Change { tenant, share }, &mut notices),
+            Order::Measure { tenant, is_measured, promise_ns } => {
+                self.gates.measure(&mut self.tenants, tenant, is_measured, promise_ns);
+            }
+            Order::MeasureAnew { tenant, from_ns } => self.gates.measure_anew(&mut self.tenants, tenant, from_ns),
             Order::Pause { tenant } => self.feed(Input::Pause { tenant }, &mut notices),
             Order::Resume { tenant } => {
                 self.feed(Input::Resume { tenant }, &mut notices);
@@ -238,6 +243,7 @@ impl Loop {
             Order::Look { tenant } => again.push(tenant),
             Order::Statistics(answer) => {
                 self.gates.collect_all(&mut self.tenants, &mut self.report, &mut notices);
+                self.gates.settle_requests(&mut self.tenants);
                 let _ = answer.send(self.gates.statistics(&self.tenants));
             }
         }

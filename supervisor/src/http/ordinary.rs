@@ -15,6 +15,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("spill", request.spill_bytes.is_some()),
         ("gpus", request.gpus != 1),
         ("class", request.class != Class::default()),
+        ("p99", request.p99_ns.is_some()),
         ("priority", request.priority != Priority::default()),
         ("team", request.team.is_some()),
         ("project", request.project.is_some()),
@@ -51,6 +52,7 @@ pub fn check_change(policy: &Policy, uid: u32, change: &LeaseUpdate) -> Result<(
         ("memory", change.memory_bytes.is_some()),
         ("spill", change.spill_bytes.is_some()),
         ("class", change.class.is_some()),
+        ("p99", change.p99_ns.is_some() || change.no_p99),
         ("priority", change.priority.is_some()),
         ("run-time", change.run_seconds.is_some() || change.no_run_time),
     ];
@@ -81,7 +83,7 @@ fn names_mode(request: &Request) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_configuration::Configuration;
+    use gpool_configuration::{Configuration, REQUEST_KEYS};
 
     #[test]
     fn users_without_root_ask_for_what_images_may() {
@@ -103,6 +105,17 @@ mod tests {
             let text = plain.replace("300", &format!("300,{fields}"));
             let error = check_request(&policy, 7, &serde_json::from_str(&text).unwrap()).unwrap_err();
             assert!(error.message.contains(key) && error.code == ErrorCode::RequestNotAllowed, "{error}");
+        }
+        // Every key has its word with it, or an administrator could not take it from the list.
+        let every = r#"300,"limit_permille":400,"memory":{"bytes":1},"spill_bytes":1,"gpus":2,"devices":["0"],"models":["H100"],
+            "min_memory_bytes":1,"mode":"auto","mig_profile":"1g","isolation":"shared","class":"latency","p99_ns":1,"priority":"burst",
+            "team":"a","project":"a","cost_center":"a","wait_seconds":1,"run_seconds":1"#;
+        let every: LeaseRequest = serde_json::from_str(&plain.replace("300", every)).unwrap();
+        for key in REQUEST_KEYS.into_iter().filter(|key| !matches!(*key, "mig-profile" | "mode")) {
+            let mut without = policy.clone();
+            without.env.allow = REQUEST_KEYS.iter().filter(|other| **other != key).map(ToString::to_string).collect();
+            let told = check_request(&without, 7, &every).unwrap_err();
+            assert!(told.message.contains(&format!("ask for {key}:")), "{key}: {told}");
         }
         let unconfined = LeaseRequest { unenforced: true, ..asked.clone() };
         assert!(check_request(&policy, 7, &unconfined).is_err());

@@ -21,7 +21,7 @@ use crate::service::Identity;
 use crate::suspension;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, HostPid, LeaseAnswer,
+    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, GpuView, HostPid, LeaseAnswer,
     LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest,
     WaitingView,
 };
@@ -87,8 +87,11 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         ("GET", ["v1", "gpus"]) => {
             let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
             let closed = (&leases.silence, &leases.drains, &leases.healths);
-            let gpus = leases.book().gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
-            value(gpus.into_iter().map(|(_, gpu)| gpu).collect::<Vec<_>>())
+            let book = leases.book();
+            let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
+            let closed_for = |place| leases.closed_for(&book, place);
+            let gpus = gpus.into_iter().map(|(place, gpu)| GpuView { closed_for: closed_for(place), ..gpu });
+            value(gpus.collect::<Vec<_>>())
         }
         ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
         ("GET", ["v1", "gpus", "drained"]) => value(drains::views(leases)),
@@ -234,7 +237,7 @@ fn update(request: &Request, peer: &Peer, leases: &Leases, id: &str) -> Result<L
 /// # Errors
 /// A body that is no change, has a field that is not known, or changes nothing.
 fn change_in(request: &Request) -> Result<LeaseUpdate, ErrorBody> {
-    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, spill_bytes, class, priority, or run_seconds or no_run_time";
+    let remedy = "give fraction_permille, limit_permille or no_limit, memory_bytes, spill_bytes, class, p99_ns or no_p99, priority, or run_seconds or no_run_time";
     let wrong = |message: String| ErrorBody::new(ErrorCode::RequestInvalid, message, remedy);
     let change = request.message::<LeaseUpdate>().map_err(|error| wrong(error.message))?;
     match change == LeaseUpdate::default() {

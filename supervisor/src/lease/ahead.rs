@@ -248,6 +248,10 @@ impl Leases {
             None => {
                 let whom = Whom::asking(&waiter.asked, waiter.uid);
                 let before = scene.beside(&whom, (&ahead.taken, &ahead.whose));
+                // On one that takes nobody in it could not begin, but where there are no others.
+                let asks = (&waiter.asked, waiter.uid);
+                let left = self.without_closed(open.clone(), scene, asks, demand.gpus.max(1));
+                let open = left.map_or(open, |(left, _)| left);
                 kept_for(&self.capacities_for(scene, domain.as_ref(), &demand, &before), &open, &demand)?
             }
         };

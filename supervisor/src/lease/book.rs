@@ -6,6 +6,7 @@ use super::entitlement::share_of;
 use super::figures::Counted;
 use super::figures::Figures;
 use super::meter::Meter;
+use super::promised::PromiseNotes;
 use super::record::{ProcessRecord, Record, StandingRecord};
 use super::spill::SpillNotes;
 use super::statement::Statement;
@@ -127,6 +128,8 @@ pub struct Lease {
     pub revoked_at: Option<Instant>,
     /// What is known of it while it is suspended.
     pub suspension: SuspensionNotes,
+    /// What is known of how long its requests take.
+    pub promise: PromiseNotes,
 }
 
 impl Lease {

@@ -8,6 +8,7 @@ use super::ends::{check_end_can_come, check_has_end, run_changed};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::Leases;
 use super::placing::LOOK_PATIENCE;
+use super::promised::{measure, promise_changed};
 use super::quota::Tally;
 use super::record::Record;
 use super::refusal::{
@@ -20,7 +21,7 @@ use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, Part, che
 use gpool_policy::queue::Taken;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
-    format_seconds,
+    format_seconds, format_short_time,
 };
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -101,6 +102,10 @@ impl Leases {
         lease.region.set_fraction(lease.record.fraction_permille);
         let (tenant, share) = (lease.tenant, lease.share(&configuration));
         self.gatekeeper.order(Order::Change { tenant, share });
+        self.gatekeeper.order(measure(&lease.record, tenant));
+        if (old.p99_ns, old.class) != (lease.record.p99_ns, lease.record.class) {
+            lease.note_promise_changed();
+        }
         let hang_action = |record: &Record| class_policy(&configuration, record.class).hang_action;
         if hang_action(&old) != hang_action(&lease.record) {
             self.gatekeeper.order(Order::TellAgain { tenant });
@@ -197,7 +202,7 @@ impl Leases {
             false => (Order::Resume { tenant }, EventKind::LeaseResumed, "resumed"),
         };
         // The gate of one that is suspended opens when it is back.
-        if lease.record.suspension.is_none() {
+        if paused || !lease.is_kept_from_running() {
             self.gatekeeper.order(order);
         }
         let message = format!("{done} {}", lease.record.container_id.short());
@@ -329,6 +334,7 @@ fn changed(old: &Record, change: &LeaseUpdate) -> Result<Record, ErrorBody> {
         ));
     }
     new.spill_bytes = change.spill_bytes.unwrap_or(old.spill_bytes);
+    new.p99_ns = promise_changed(old, change)?;
     new.class = change.class.unwrap_or(old.class);
     new.priority = change.priority.unwrap_or(old.priority);
     // Who says how it is to be served from now on has said it, also where a budget had changed it.
@@ -352,6 +358,7 @@ fn difference(old: &Record, new: &Record) -> String {
         0 => "none".to_owned(),
         bytes => format_bytes(bytes),
     };
+    let p99 = |record: &Record| record.p99_ns.map_or("none".into(), format_short_time);
     let run_time = |record: &Record| record.run_seconds.map_or("none".into(), format_seconds);
     let all = [
         ("fraction", share(old), share(new)),
@@ -359,6 +366,7 @@ fn difference(old: &Record, new: &Record) -> String {
         ("memory", memory(old, new), memory(new, old)),
         ("spill", spill(old), spill(new)),
         ("class", old.class.to_string(), new.class.to_string()),
+        ("p99", p99(old), p99(new)),
         ("priority", old.priority.to_string(), new.priority.to_string()),
         ("run time", run_time(old), run_time(new)),
     ];

@@ -20,6 +20,7 @@ impl Leases {
             open[index].kind == gpus[index].kind
                 && self.compute_modes.of(index) != ComputeMode::Prohibited
                 && gpus[index].board().is_some_and(|board| !book.is_closed(board))
+                && self.closed_for(&book, index).is_none()
         };
         let free = |index: usize| is_open(index).then(|| &capacities[index]);
         counts(&gpus, &book, free)

@@ -2,7 +2,7 @@
 
 use super::record::Record;
 use crate::events::About;
-use gpool_protocol::{Class, Mechanism, Priority, format_bytes, format_permille};
+use gpool_protocol::{Class, Mechanism, Priority, format_bytes, format_permille, format_short_time};
 
 /// What an event about `record` is about.
 pub fn about(record: &Record, uid: Option<u32>) -> About {
@@ -65,6 +65,9 @@ pub fn described(record: &Record) -> String {
     }
     if record.class != Class::default() {
         text += &format!(", class {}", record.class);
+    }
+    if let Some(p99_ns) = record.p99_ns {
+        text += &format!(", p99 of {}", format_short_time(p99_ns));
     }
     if record.priority != Priority::default() {
         text += &format!(", priority {}", record.priority);

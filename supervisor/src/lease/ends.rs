@@ -307,6 +307,7 @@ mod tests {
             gone: std::iter::once(own.clone()).collect(),
             is_imagined: false,
             is_emptied: false,
+            may_enter_closed: false,
         };
         let share = |at_ns| scene.as_of(at_ns, now_ns, &[]).capacities[0].fraction_leased_permille;
         assert_eq!(

@@ -422,6 +422,7 @@ mod tests {
             gone: Default::default(),
             is_imagined: true,
             is_emptied: false,
+            may_enter_closed: false,
         };
         let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
             let of = |its: &gpool_policy::admission::GpuCapacity| {

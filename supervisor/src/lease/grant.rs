@@ -11,6 +11,7 @@ use super::leftovers::Leftovers;
 use super::meter::Meter;
 use super::ownership;
 use super::placing::{GRANT_PATIENCE, Place};
+use super::promised::{PromiseNotes, measure};
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::failed;
 use super::spill::SpillNotes;
@@ -205,6 +206,7 @@ impl Leases {
             mig_profile: instance.map(|instance| instance.profile.clone()),
             limit_permille: served.request.limit_permille.filter(|_| mechanism.has_shims()),
             class: asked.request.class,
+            p99_ns: asked.request.p99_ns,
             priority: if has_no_hours { Priority::Burst } else { asked.request.priority },
             has_no_hours,
             team: asked.request.team.clone(),
@@ -345,8 +347,10 @@ impl Leases {
         if record.paused || record.revocation.is_some() || record.suspension.is_some() {
             self.gatekeeper.order(Order::Pause { tenant });
         }
+        self.gatekeeper.order(measure(&record, tenant));
         let now_ns = clock::now_ns();
         let lease = Lease {
+            promise: PromiseNotes::default(),
             idleness: record.idleness(now_ns, 0),
             signs: None,
             was_seen: false,

@@ -288,6 +288,7 @@ fn ask_of(asked: &LeaseRequest, gpus: &[Gpu]) -> Ask {
             Class::Notebook => Workload::Notebook,
             Class::Train => Workload::Train,
         },
+        p99_ms: request.p99_ns.and_then(|ns| u32::try_from(ns.div_ceil(1_000_000)).ok()),
         // Who names slices has them where the host allows a share that cannot be enforced.
         facts: match asked.unenforced && request.mode != Mode::Slice {
             true => [Fact::Privileged].into(),

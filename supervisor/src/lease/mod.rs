@@ -30,6 +30,7 @@ mod outside;
 mod over_quota;
 mod ownership;
 mod placing;
+mod promised;
 mod quota;
 mod reading;
 mod record;

@@ -124,6 +124,9 @@ pub struct Record {
     /// How it uses the GPU.
     #[serde(default)]
     pub class: Class,
+    /// How long 99 of 100 of its requests are to take at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub p99_ns: Option<u64>,
     /// Before whom it is served.
     #[serde(default)]
     pub priority: Priority,

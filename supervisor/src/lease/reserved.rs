@@ -342,7 +342,7 @@ impl<'a> Scene<'a> {
 }
 
 /// A GPU on which nobody else goes.
-fn all_of(gpu: usize) -> Taken {
+pub fn all_of(gpu: usize) -> Taken {
     Taken { indices: vec![gpu], demand: Demand { usage: Use::Whole, ..Demand::exactly(Part::default()) } }
 }
 
@@ -432,7 +432,8 @@ impl Leases {
                 Some(_) => {}
             }
         }
-        let room = self.room_beside(asked, uid, scene, &beside, &[]).ok()?;
+        let open = Scene { may_enter_closed: true, ..scene.clone() };
+        let room = self.room_beside(asked, uid, &open, &beside, &[]).ok()?;
         let is_of_it = matches!(room.served.mechanism, Mechanism::Slice | Mechanism::Exclusive);
         is_of_it.then_some((room, ahead))
     }

@@ -11,11 +11,12 @@ use super::placing::{open_for, place_among};
 use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
-use super::reserved::Reserved;
+use super::reserved::{Reserved, all_of};
 use super::spill::check_can_spill;
 use super::suitable::{check_suitable, only_kept, only_suitable};
 use crate::clock;
 use crate::device::Gpu;
+use crate::drains::with_drained;
 use crate::mps::Domain;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
 use gpool_policy::queue::Taken;
@@ -40,6 +41,8 @@ pub struct Scene<'a> {
     pub is_imagined: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
     pub is_emptied: bool,
+    /// Whether GPUs that take nobody in are open: for who comes back to where it was, or has what is reserved there.
+    pub may_enter_closed: bool,
 }
 
 impl Scene<'_> {
@@ -72,6 +75,8 @@ pub struct Choice {
     counted: Demand,
     capacities: Vec<GpuCapacity>,
     pub open: Vec<usize>,
+    /// Why others that would do take nobody in, as ends of a sentence.
+    closed: Vec<String>,
 }
 
 /// Where a request goes.
@@ -148,6 +153,7 @@ impl Leases {
             gone: own.cloned().into_iter().collect(),
             is_imagined: false,
             is_emptied: false,
+            may_enter_closed: false,
         }
     }
 
@@ -167,7 +173,8 @@ impl Leases {
         let counted = |room: &Room| tally_of((asked, uid), room.counts(), scene.gpus);
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
-            && let Ok(room) = self.room_beside(asked, uid, scene, &[], places)
+            && let Ok(room) =
+                self.room_beside(asked, uid, &Scene { may_enter_closed: true, ..scene.clone() }, &[], places)
             && room.is_within(record, places)
             && goes(&counted(&room), &[]).is_ok()
         {
@@ -279,7 +286,7 @@ impl Leases {
         taken: &[Taken],
         preferred: &[usize],
     ) -> Result<Room, ErrorBody> {
-        let Choice { served, domain, has_no_hours, demand, counted, capacities, open } =
+        let Choice { served, domain, has_no_hours, demand, counted, capacities, open, closed } =
             self.choose(asked, uid, scene, taken)?;
         let preferred: Vec<usize> = preferred.iter().copied().filter(|gpu| open.contains(gpu)).collect();
         let is_there = preferred.len() >= demand.gpus.max(1);
@@ -291,7 +298,8 @@ impl Leases {
         let placed = placed.map_err(|refusal| match &domain {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
             None => worded(&refusal),
-        })?;
+        });
+        let placed = placed.map_err(|refusal| with_drained(refusal, &closed))?;
         check_can_spill(&asked.request, served.mechanism)?;
         self.check_spill(asked, uid, scene.book)?;
         Ok(Room { served, domain, placed, has_no_hours, is_lent: false, demand, counted })
@@ -303,7 +311,16 @@ impl Leases {
         check_suitable(&asked.request, gpus)?;
         let capacities = scene.capacities_beside(taken);
         let has_no_hours = self.has_no_hours(asked, uid, scene);
-        let served = self.mechanism_for(asked, (book, *own), gpus, &capacities).or_else(|refusal| {
+        // What serves is found on those that take it in, where there is such a thing.
+        let closed = self.closing_to(scene, (asked, uid));
+        let on_others = || {
+            let mut elsewhere = capacities.clone();
+            closed.keys().for_each(|gpu| all_of(*gpu).enter(&mut elsewhere));
+            self.mechanism_for(asked, (book, *own), gpus, &elsewhere).ok()
+        };
+        let on_others = if closed.is_empty() { None } else { on_others() };
+        let served = on_others.map_or_else(|| self.mechanism_for(asked, (book, *own), gpus, &capacities), Ok);
+        let served = served.or_else(|refusal| {
             // Where its share is not free there may be slices without one.
             let mut idle = asked.clone();
             idle.request.priority = Priority::Burst;
@@ -333,7 +350,8 @@ impl Leases {
         if served.mechanism == Mechanism::TimeSlice && demand.fraction_permille > 0 {
             open = only_kept(open, |gpu| self.time_slices.keeps(&gpus[gpu].uuid))?;
         }
-        Ok(Choice { served, domain, has_no_hours, demand, counted, capacities, open })
+        let (open, closed) = self.without_closed(open, scene, (asked, uid), demand.gpus.max(1))?;
+        Ok(Choice { served, domain, has_no_hours, demand, counted, capacities, open, closed })
     }
 
     /// Whether a request that asks for a share has none, and what is idle on slices: a budget is spent, or it comes back to a place in which
@@ -373,5 +391,6 @@ pub fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         gone,
         is_imagined: true,
         is_emptied: true,
+        may_enter_closed: false,
     }
 }

@@ -98,6 +98,7 @@ impl Lease {
                 models: Vec::new(),
                 min_memory_bytes: None,
                 class: record.class,
+                p99_ns: record.p99_ns,
                 priority: record.priority,
                 team: record.team.clone(),
                 project: record.project.clone(),

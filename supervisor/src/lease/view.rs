@@ -88,6 +88,8 @@ impl Lease {
             allocations_refused: figures.refused,
             unknown_versions: figures.unknown_versions,
             gate_wait_ns: figures.gate_wait_ns,
+            requests: self.request_figures(),
+            held_for: self.promise.held_for.clone(),
             launches: figures.launches,
             idle_seconds: self.idle_seconds(),
             run_left_seconds: self.record.run_left_ns().map(|left_ns| left_ns.div_ceil(1_000_000_000)),
@@ -132,6 +134,9 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         mig_profile: record.mig_profile.clone(),
         limit_permille: record.limit_permille,
         class: record.class,
+        p99_ns: record.p99_ns,
+        requests: None,
+        held_for: None,
         priority: record.priority,
         beyond_budget: record.is_beyond_budget(),
         team: record.team.clone(),
@@ -221,6 +226,7 @@ impl Book {
             processor: sites.links_of(gpu).processor,
             drained: drains.of(gpu),
             silent: silence.is_silent(index),
+            closed_for: None,
             health: healths.of(gpu),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())

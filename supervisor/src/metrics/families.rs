@@ -163,6 +163,19 @@ families! {
         "For how long it has made no use of its GPUs, 0 or 1 while it does; absent where nobody knows, as with mode=mig and mps, and without a running container";
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
+    LeaseRequests Counter "gpool_lease_requests_total" ["container_id", "lease_id"] "Requests of class latency that were measured";
+    LeaseRequestsLate Counter "gpool_lease_requests_late_total" ["container_id", "lease_id"]
+        "Those of them that took longer than the p99 that is promised; absent where nobody counts";
+    LeaseRequestMiddle Gauge "gpool_lease_request_p50_seconds" ["container_id", "lease_id"] "How long the middle one of recent requests took";
+    LeaseRequestLate Gauge "gpool_lease_request_p99_seconds" ["container_id", "lease_id"]
+        "How long 99 of 100 recent requests took at most; absent of fewer than 100";
+    LeaseRequestAlone Gauge "gpool_lease_request_p99_alone_seconds" ["container_id", "lease_id"]
+        "The same if the container had its GPUs to itself";
+    LeasePromise Gauge "gpool_lease_p99_promised_seconds" ["container_id", "lease_id"] "How long that is to be at most; absent without a promise";
+    LeasePromiseMissed Gauge "gpool_lease_p99_missed" ["container_id", "lease_id", "cause"]
+        "1 while it is longer, by whose doing that is: itself, share (it wants more than that) or others; absent where nobody knows";
+    LeaseHeldBack Gauge "gpool_lease_held_back" ["container_id", "lease_id"]
+        "1 while the gate is kept closed for the sake of a container whose requests take longer than is promised";
     LeasePaused Gauge "gpool_lease_paused" ["container_id", "lease_id"] "1 while the gate is kept closed by gpool pause";
     LeaseSuspended Gauge "gpool_lease_suspended" ["container_id", "lease_id"] "1 while it is in the host's memory, or on its way there or back";
     LeaseHostMemory Gauge "gpool_lease_host_memory_bytes" ["container_id", "lease_id"] "What of its GPU memory is in the host's";

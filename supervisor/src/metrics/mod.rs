@@ -18,7 +18,7 @@ use crate::reservations;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{
-    EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, QuotaView, ReservationState,
+    EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, PromiseState, QuotaView, ReservationState,
     ReservationView, SuspensionStage,
 };
 use std::collections::BTreeMap;
@@ -308,6 +308,40 @@ fn of_a_reservation(page: &mut Page, reservation: &ReservationView) {
     }
 }
 
+/// How long the requests of a lease take, and what was promised.
+fn of_requests(page: &mut Page, lease: &LeaseView) {
+    let labels = [("container_id", lease.container_id.0.as_str()), ("lease_id", lease.lease_id.0.as_str())];
+    let its = lease.requests;
+    if let Some(its) = its {
+        page.add(Family::LeaseRequests, &labels, its.all as f64);
+        let lengths = [
+            (Family::LeaseRequestMiddle, its.p50_ns),
+            (Family::LeaseRequestLate, its.p99_ns),
+            (Family::LeaseRequestAlone, its.p99_alone_ns),
+        ];
+        for (family, ns) in lengths {
+            if let Some(ns) = ns {
+                page.add(family, &labels, seconds(ns));
+            }
+        }
+    }
+    let Some(p99_ns) = lease.p99_ns else { return };
+    page.add(Family::LeasePromise, &labels, seconds(p99_ns));
+    // Nobody counts them in a container that has no slices.
+    let Some(its) = its else { return };
+    page.add(Family::LeaseRequestsLate, &labels, its.all_late as f64);
+    let Some(promise) = its.promise else { return };
+    let causes = [
+        ("itself", PromiseState::MissedItself),
+        ("share", PromiseState::MissedShare),
+        ("others", PromiseState::MissedOthers),
+    ];
+    for (cause, state) in causes {
+        let is_it = f64::from(u8::from(promise == state));
+        page.add(Family::LeasePromiseMissed, &[labels[0], labels[1], ("cause", cause)], is_it);
+    }
+}
+
 fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     let container = ("container_id", lease.container_id.0.as_str());
     let id = ("lease_id", lease.lease_id.0.as_str());
@@ -326,6 +360,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseInfo, &about, 1.0);
     page.add(Family::LeaseMemoryCap, &[container, id], lease.memory_cap_bytes as f64);
     page.add(Family::LeasePaused, &[container, id], f64::from(u8::from(lease.paused)));
+    page.add(Family::LeaseHeldBack, &[container, id], f64::from(u8::from(lease.held_for.is_some())));
     page.add(Family::LeaseSuspended, &[container, id], f64::from(u8::from(lease.suspension.is_some())));
     let host_bytes = lease.suspension.as_ref().map_or(0, |suspension| suspension.host_bytes);
     page.add(Family::LeaseHostMemory, &[container, id], host_bytes as f64);
@@ -344,6 +379,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
     page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
     page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
+    of_requests(page, lease);
     page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
     page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
     if let Some(idle_seconds) = lease.idle_seconds {

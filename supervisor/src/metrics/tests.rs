@@ -3,8 +3,8 @@
 use super::families::{FAMILIES, Kind};
 use super::*;
 use gpool_protocol::{
-    Class, ContainerId, GpuTestOutcome, GpuUuid, LeaseGpuView, LeaseId, Priority, QuotaAllowed, QuotaBudget, QuotaHeld,
-    QuotaOf, QuotaPeriod,
+    Class, ContainerId, GpuTestOutcome, GpuUuid, LeaseGpuView, LeaseId, Priority, PromiseState, QuotaAllowed,
+    QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, RequestFigures,
 };
 use std::collections::BTreeSet;
 
@@ -35,6 +35,18 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         mig_profile: None,
         limit_permille: Some(500),
         class: Class::Batch,
+        p99_ns: Some(20_000_000),
+        requests: Some(RequestFigures {
+            all: 900,
+            all_late: 30,
+            count: 640,
+            p50_ns: Some(4_500_000),
+            p99_ns: Some(24_000_000),
+            p99_alone_ns: Some(9_000_000),
+            late: 12,
+            promise: Some(PromiseState::MissedOthers),
+        }),
+        held_for: Some(ContainerId("c9".into())),
         priority: Priority::Guaranteed,
         beyond_budget: false,
         team: Some(HOSTILE.into()),
@@ -110,6 +122,7 @@ fn moment() -> Moment {
         processor: None,
         drained: None,
         silent: false,
+        closed_for: None,
         health: None,
         index: 0,
         uuid: GpuUuid(uuid.into()),
@@ -256,6 +269,10 @@ fn figures_are_in_prometheus_units() {
     assert_eq!(of("gpool_lease_used_seconds_total", "c1"), Some(1.5));
     assert_eq!(of("gpool_lease_gate_wait_seconds_total", "c1"), Some(0.5));
     assert_eq!(of("gpool_lease_energy_joules_total", "c1"), Some(1.5));
+    assert_eq!(of("gpool_lease_request_p99_seconds", "c1"), Some(0.024));
+    assert_eq!(of("gpool_lease_requests_late_total", "c1"), Some(30.0));
+    let missed = |cause: &str| value(&figures, "gpool_lease_p99_missed", ("cause", cause));
+    assert_eq!(["itself", "share", "others"].map(missed), [Some(0.0), Some(0.0), Some(1.0)]);
     let drawn = |uuid: &str| value(&figures, "gpool_gpu_energy_joules_total", ("gpu_uuid", uuid));
     assert_eq!(
         (drawn("GPU-1"), drawn("GPU-2")),

@@ -158,7 +158,7 @@ fn close(leases: &Leases, lease: &Lease) {
 fn open(leases: &Leases, lease: &mut Lease) {
     lease.region.set_suspended(false);
     lease.region.set_fail_open(fails_open(&leases.configuration(), &lease.record));
-    if !lease.record.paused && lease.record.revocation.is_none() {
+    if !lease.is_kept_from_running() {
         leases.gatekeeper.order(Order::Resume { tenant: lease.tenant });
     }
     lease.idleness.note_use(clock::now_ns());

@@ -1,18 +1,19 @@
 //! The JSON schema of the configuration (draft 2020-12), made from the defaults and the words of the shipped file.
 
 use gpool_configuration::{
-    Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, NOTICE_SECONDS_MAX, PREEMPTION_SECONDS_MAX,
-    RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, RUN_SECONDS_MAX, catalogue, flat,
+    Configuration, HANG_SECONDS_MAX, HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, IDLE_SECONDS_MAX, NOTICE_SECONDS_MAX,
+    PREEMPTION_SECONDS_MAX, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, RUN_SECONDS_MAX, catalogue, flat,
 };
 use serde_json::{Map, Value, json};
 
 /// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
-pub const CHOICES: [(&str, &[&str]); 9] = [
+pub const CHOICES: [(&str, &[&str]); 10] = [
     ("driver.compat", &["host", "image"]),
     ("liar_action", &["event", "debt"]),
     ("bypass_action", &["event", "freeze", "revoke", "kill"]),
     ("hang_action", &["event", "stop"]),
     ("idle_action", &["event", "yield", "suspend", "revoke"]),
+    ("latency.action", &["event", "close", "hold"]),
     ("preemption.action", &["revoke", "suspend"]),
     ("preemption.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
     ("run_time.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
@@ -147,6 +148,9 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         }
         (name, _) if name.starts_with("preemption.") && name.ends_with("_seconds") => {
             json!({"type": "integer", "minimum": 0, "maximum": PREEMPTION_SECONDS_MAX})
+        }
+        ("latency.hold_seconds", _) => {
+            json!({"type": "integer", "minimum": HOLD_SECONDS_MIN, "maximum": HOLD_SECONDS_MAX})
         }
         ("run_time.notice_seconds", _) => json!({"type": "integer", "minimum": 0, "maximum": NOTICE_SECONDS_MAX}),
         (name, _) if name.ends_with("longest_run_seconds") => {

@@ -135,6 +135,7 @@ pub fn run_all(inside: &Inside) -> Result<()> {
             ("share.10_90.ratio", 7.0, 11.0),
             ("limit.least_delivered", 0.8, 1.0),
             ("latency.long.p50_alone", 20.0, 100.0),
+            ("latency.told.p50", 0.4, 1.3),
         ] {
             let value = figures[name]["value"].as_f64().unwrap_or(f64::NAN);
             ensure((least..=most).contains(&value), || format!("{name} is {value}, not {least} to {most}"))?;

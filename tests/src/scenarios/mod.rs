@@ -66,6 +66,7 @@ mod places_taken;
 mod playground;
 mod preemption;
 mod prometheus;
+mod promised_latency;
 mod queue;
 mod quota;
 mod random_kills;

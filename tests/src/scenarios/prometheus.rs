@@ -14,7 +14,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\"]\n\
+const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"team\", \"class\", \"p99\"]\n\
     [reservation.example]\nteams = [\"vision\"]\nfraction = \"0.1\"\nmemory = \"1GiB\"\n";
 /// Four seconds of a GPU in a month.
 const QUOTA: &str = "[quota.team.vision]\ngpus = 1\ngpu_hours = \"0.001/month\"\n";
@@ -105,18 +105,28 @@ impl Monitoring {
     }
 }
 
-/// A budget that is spent does, and nothing else, beside two containers that work.
+/// A budget that is spent does, and nothing else, beside containers that work, one of them on requests.
 fn goes_off(host: &Host, monitoring: &Monitoring) -> Result<()> {
     for (name, fraction) in [("vision", "0.6"), ("speech", "0.3")] {
         let env = [("GPOOL_TEAM", name), ("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")];
         Tenant { allocate_mib: Some(16), ..Tenant::greedy(500) }.run(host, name, &env)?;
     }
+    let answers =
+        [("GPOOL_FRACTION", "0.05"), ("GPOOL_MEMORY", "1GiB"), ("GPOOL_CLASS", "latency"), ("GPOOL_P99", "4s")];
+    // Enough of them for a 99th percentile in a few seconds.
+    let requests = ["--launch-batch", "2", "--think-us", "15000"];
+    let service = Tenant { allocate_mib: Some(16), ..Tenant::greedy(100) };
+    let service = service.run_with(host, "answers", &answers, &requests)?;
     let firing = || monitoring.alarms("firing");
     std::thread::sleep(std::time::Duration::from_secs(3));
     ensure(firing()?.is_empty(), || format!("all is well, and this goes off: {:?}", firing()))?;
     reload_with(host, QUOTA)?;
     let spent = BTreeSet::from(["GpoolBudgetSpent".to_owned()]);
-    wait_for("the alarm of the budget", || Ok(firing()? == spent))
+    wait_for("the alarm of the budget", || Ok(firing()? == spent))?;
+    wait_for("a 99th percentile of requests", || {
+        let label = format!("{{container_id=\"{}\"}}", service.id);
+        Ok(!monitoring.query(&format!("gpool_lease_request_p99_seconds{label}"))?.is_empty())
+    })
 }
 
 /// Every query of every panel is understood, and those that show what there is have an answer.

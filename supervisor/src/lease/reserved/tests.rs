@@ -61,6 +61,7 @@ fn with_scene<T>(text: &str, places: &[Held], look: impl FnOnce(&mut Scene<'_>) 
         gone: Default::default(),
         is_imagined,
         is_emptied,
+        may_enter_closed: false,
     })
 }
 

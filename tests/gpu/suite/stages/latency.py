@@ -1,15 +1,20 @@
 """Requests of the latency class beside a training job, short ones and long ones, against the driver's own slicing."""
 
+import time
+
+from ..host import gpool, lease
 from ..record import interval_of, percentile
 from ..tenant import Tenants, now_ns, prepare, run_together, warm_up
 
-SECONDS = 108
+SECONDS = 115
 # What a long request takes, at least 20 ms; and how many come in a second, of the short ones and of the long ones.
 LONG_MS, SHORT_RATE, LONG_RATE = 25, 50, 8
 # What a short request may wait for beside a training job: 2 ms, and one burst that has begun, which is 2 ms at most.
 WAIT_MS = 2 + 2
 # Of fewer events a 99th percentile is one of the last few, and is shown but not judged.
 TAIL_EVENTS = 600
+# A request is looked at by gpool so long after its end, and its figures are a second old.
+TOLD_AFTER_S = 3.2
 # The training goes on for so long when the first request may come.
 LEAD_NS = 300_000_000
 
@@ -23,6 +28,8 @@ class Kind:
         self.served = {key: [] for key in self.times}
         # Steps a second of the training beside them, over those that it does alone.
         self.training = {"gpool": [], "plain": []}
+        # What gpool tells of those beside the training, one for each turn.
+        self.told = []
 
 
 def run(suite):
@@ -61,9 +68,16 @@ def one_turn(kinds, who, server, trainer, train, seed):
         requests(server, kind, seed, now_ns(), (who, "alone"))
         begin = now_ns()
         end = begin + LEAD_NS + int(kind.seconds * 1e9)
+        is_told = who == "gpool" and not kind.name
+        if is_told:
+            # Another promise begins to be measured anew.
+            gpool("update", server.lease, "--p99", f"{500 + len(kind.told)}ms")
         trainer.tell("run", work=train, begin_ns=begin, end_ns=end, depth=4, skip_ns=LEAD_NS)
         requests(server, kind, seed, begin + LEAD_NS, (who, "beside"))
         kind.training[who].append(trainer.hear(kind.seconds + 60)["rate"] / alone)
+        if is_told:
+            time.sleep(TOLD_AFTER_S)
+            kind.told.append(lease(server.lease).get("requests"))
 
 
 def requests(server, kind, seed, begin_ns, key):
@@ -100,8 +114,21 @@ def figures(record, kind):
         added(record, f"{name}added_p90_ratio", kind)
     else:
         ratio(record, f"{name}p99_ratio", kind, kind.times, 0.99)
+        told(record, kind)
     mean = lambda ratios: sum(ratios) / len(ratios)
     record.figure(f"{name}training", mean(kind.training["gpool"]), "ratio", mean(kind.training["plain"]))
+
+
+def told(record, kind):
+    """What gpool tells of requests over what they took by themselves: beside the training, and of what they would take alone over what
+    they took alone. Theirs begin when they come and end when the program knows; gpool's are of the GPU."""
+    for shown, field, where, part in [("p50", "p50_ns", "beside", 0.5), ("p99", "p99_ns", "beside", 0.99),
+                                      ("p99_alone", "p99_alone_ns", "alone", 0.99)]:
+        values = [its[field] / 1e6 for its in kind.told if its and its.get(field)]
+        if values:
+            own = percentile(kind.times["gpool", where], part)
+            aim = "0.7 to 1.1" if part < 0.99 else None
+            record.figure(f"latency.told.{shown}", sum(values) / len(values) / own, "ratio", aim=aim, detail={"told": values})
 
 
 def added(record, name, kind):

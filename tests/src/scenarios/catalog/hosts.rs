@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "promised-latency",
+        what: "requests are measured as who makes them sees them, and who is in their way is named, kept out and kept from running",
+        limit_s: 180,
+        run: Place::Inside(promised_latency::run),
+    },
+    Scenario {
         name: "spill",
         what: "what has no room within a cap lies in the host's memory, is used there, and is sold once",
         limit_s: 180,
