@@ -8,6 +8,7 @@ mod config;
 mod doctor;
 mod events;
 mod export;
+mod forecast;
 mod gpu;
 mod latency;
 mod mig;
@@ -31,6 +32,7 @@ pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
 pub use export::ExportVerb;
+pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
 pub use latency::LatencyOptions;
 pub use mig::{MigVerb, Plan, Wanted};
@@ -206,6 +208,9 @@ pub enum Verb {
     /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
     #[command(mut_arg("since", |since| since.default_value("4w")))]
     Savings(SavingsOptions),
+    /// Show how much of the GPUs will be asked for in the weeks to come, if it goes on as it went
+    #[command(mut_arg("since", |since| since.default_value("26w")))]
+    Forecast(ForecastOptions),
     /// Show what containers used of what they had asked for, and which requests would have been enough
     #[command(mut_arg("since", |since| since.default_value("7d")))]
     Sizes(SizesOptions),

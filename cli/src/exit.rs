@@ -45,7 +45,7 @@ Exit codes:
       --check found requests that take longer than is promised
   69  the supervisor is not reachable (GPOOL-E001)
   75  no capacity, try later (GPOOL-E2xx); gpool wait --timeout: the time is over; gpool
-      latency --check: too few requests to say so
+      latency --check: too few requests to say so; gpool forecast: too few weeks
   77  not permitted (GPOOL-E401)
   78  the configuration is not valid (GPOOL-E004)
   125 gpool run did not start its command; otherwise its code is the command's

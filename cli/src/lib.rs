@@ -74,6 +74,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Wait(options) => commands::wait::run(&client, &options),
         Verb::Usage(options) => commands::usage::run(&client, &options),
         Verb::Savings(options) => commands::savings::run(&client, &options),
+        Verb::Forecast(options) => commands::forecast::run(&client, &options),
         Verb::Sizes(options) => commands::sizes::run(&client, &options),
         Verb::Baseline(options) => commands::baseline::run(&client, &options),
         Verb::Charges(options) => commands::charges::run(&client, &options),

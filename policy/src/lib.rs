@@ -23,6 +23,7 @@
 //! * [`energy`]: whose the energy is that a GPU draws;
 //! * [`ledger`]: what a GPU's time went to, in sums that tie out;
 //! * [`rates`]: what GPU time costs;
+//! * [`forecast`]: how much will be asked for, from how much was;
 //! * [`savings`]: how many GPUs sharing saves;
 //! * [`lengths`]: how long things took, in buckets;
 //! * [`levels`]: how much of something was enough for how much of the time;
@@ -42,6 +43,7 @@ pub mod budget;
 pub mod chain;
 pub mod countable;
 pub mod energy;
+pub mod forecast;
 pub mod giving_way;
 pub mod guard;
 pub mod health;

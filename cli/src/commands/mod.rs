@@ -9,6 +9,7 @@ pub mod doctor;
 pub mod events;
 pub mod explain;
 pub mod export;
+pub mod forecast;
 pub mod gpu;
 pub mod info;
 pub mod inspect;

@@ -1,7 +1,7 @@
 //! The ledger: what teams had stays known when containers have ended and the supervisor was killed, ties out to what there was,
 //! and agrees with the device's own meter. And a file that cannot be used keeps nobody from the GPU.
 
-use super::{finish, reload_with, wait_for};
+use super::{finish, reload_with, said, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, LEDGER, succeeded, text};
 use crate::meter::usage_of;
@@ -10,6 +10,7 @@ use crate::tenant::Tenant;
 use gpool_protocol::{Charge, Charges, Savings, Sizes, SizesRow, Usage, UsageRow};
 use serde_json::Value;
 use std::fs;
+use std::process::Command;
 use std::time::Duration;
 
 const CONFIGURATION: &str = r#"
@@ -34,6 +35,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|red| what_was_asked_for_is_laid_beside_what_was_used(&host, &red).map(|()| red))
         .and_then(|red| who_pays_is_billed(&host).map(|()| red))
         .and_then(|red| a_killed_supervisor_takes_nothing_along(&mut host, &red))
+        .and_then(|()| what_was_for_weeks_goes_on(&mut host))
         .and_then(|()| a_file_that_cannot_be_used_stops_nobody(&mut host));
     finish(host, outcome)
 }
@@ -271,6 +273,47 @@ fn a_killed_supervisor_takes_nothing_along(host: &mut Host, red: &Container) -> 
     let after = usage(host, &["--by", "container"])?;
     let entered_ns = row(&after, &red.id)?.used_gpu_ns;
     ensure(all_ns > 0 && entered_ns == all_ns, || format!("{entered_ns} ns are written down of {all_ns}"))
+}
+
+/// Hours of half a GPU, of four weeks until this hour.
+const WEEKS_BEFORE: &str = "
+import sqlite3, sys, time
+db, hour, now = sqlite3.connect(sys.argv[1]), 3600, int(time.time()) // 3600 * 3600
+lease, = db.execute('SELECT max(id) FROM lease').fetchone()
+gpu, = db.execute('SELECT min(id) FROM gpu').fetchone()
+db.execute('DELETE FROM line'); db.execute('DELETE FROM pool')
+for slot in range(now - 4 * 168 * hour, now, hour):
+    db.execute('INSERT INTO line VALUES (?, ?, ?, ?, ?, 0, 0, 0, 0, 0, 0, 0, 0, 0)', (slot, hour, lease, gpu, 1800 * 10**9))
+    db.execute('INSERT INTO pool VALUES (?, ?, ?, ?, 0)', (slot, hour, gpu, 3600 * 10**9))
+db.execute('UPDATE entered SET begins_unix_s = ?', (now - 4 * 168 * hour,))
+db.commit()
+print(time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(now)), end='')
+";
+
+/// Of less than two weeks nobody says what is to come; of four that were alike that it goes on so.
+fn what_was_for_weeks_goes_on(host: &mut Host) -> Result<()> {
+    said(&host.gpool(&["forecast"])?, 75, &["nobody can say yet: a forecast takes 2 weeks"])?;
+    host.stop_supervisor()?;
+    let written = Command::new("/usr/bin/python3").args(["-c", WEEKS_BEFORE, LEDGER]).output().context("python3")?;
+    // By the hour that was begun then, also when the next one has.
+    let until = succeeded("what was for weeks", written)?;
+    host.start_supervisor()?;
+    let told = ["There is 1 GPU, and no hour in which more is expected", "By 4 whole weeks", "0.50     0.50"];
+    said(&host.gpool(&["forecast", "--until", &until])?, 0, &told)?;
+    let more = ["forecast", "--weeks", "2", "--format", "json", "--until", &until];
+    let text = succeeded("gpool forecast", host.gpool(&more)?)?;
+    let document: Value = serde_json::from_str(&text).context(&text)?;
+    let weeks = document["weeks"].as_array().cloned().unwrap_or_default();
+    let is_so = |week: &Value| {
+        let hours = week["hours_permille"].as_array().cloned().unwrap_or_default();
+        hours.len() == 168
+            && hours.iter().all(|hour| *hour == 500)
+            && week["by"] == "trend"
+            && week["weeks_tried"].is_null()
+    };
+    ensure(weeks.len() == 2 && weeks.iter().all(is_so), || text.clone())?;
+    let of_team = host.gpool(&["forecast", "--team", "nobody", "--format", "csv"])?;
+    said(&of_team, 0, &["begins_unix_s,gpus_permille", ",0,0,"])
 }
 
 /// A ledger that is none is left alone; containers start, and what they had is written as soon as there is a place for it.
