@@ -5,6 +5,7 @@
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
+//! * [`deadline`]: when and where those begin who have to be through by a moment;
 //! * [`giving_way`]: which leases have to go so that somebody who waits has room;
 //! * [`idleness`]: when a lease counts as idle, and what follows;
 //! * [`preemption`]: which leases give way to one of a higher priority, and when;
@@ -42,6 +43,7 @@ pub mod backfill;
 pub mod budget;
 pub mod chain;
 pub mod countable;
+pub mod deadline;
 pub mod energy;
 pub mod forecast;
 pub mod giving_way;

@@ -21,8 +21,18 @@ pub struct Rule {
     pub least_run_ns: u64,
 }
 
+impl Rule {
+    /// How long before its room is to be free somebody has to be told at the latest, nanoseconds.
+    #[must_use]
+    pub fn lead_ns(self) -> u64 {
+        self.grace_ns.saturating_add(TOLD_WITHIN_NS).saturating_add(CLEARANCE_NS)
+    }
+}
+
 /// What it takes beyond the grace until the device has everything back and who waits has asked again, nanoseconds.
 const CLEARANCE_NS: u64 = 10_000_000_000;
+/// What it takes at most until it is seen that somebody has to go, and he is told, nanoseconds.
+const TOLD_WITHIN_NS: u64 = 8_000_000_000;
 /// So many looks in a row must say the same before somebody is told, or told otherwise: while leases end, others' memory comes and
 /// goes for a moment.
 const LOOKS: u8 = 3;
@@ -60,6 +70,21 @@ impl Candidate {
         let goes_on = is_told && wait.left_ns > CLEARANCE_NS;
         let has_run = self.came_back || self.ran_ns >= rule.least_run_ns || self.notice.until_ns.is_some();
         wait.priority < self.priority && !self.notice.is_given_up && (goes_on || is_in_time && has_run)
+    }
+
+    /// When its GPUs are free at the latest for one that waits from now on, if they are wanted until then: when it has run as long as it
+    /// may in any case and that one has waited long enough, it is told, and has the grace. None if it gives way to no such one.
+    #[must_use]
+    pub fn gone_by_ns(&self, wait: Wait, rule: Rule, now_ns: u64) -> Option<u64> {
+        if wait.priority >= self.priority || self.notice.is_given_up {
+            return None;
+        }
+        if let Some(until_ns) = self.notice.until_ns {
+            return Some(until_ns.max(now_ns).saturating_add(CLEARANCE_NS));
+        }
+        let spared_ns = if self.came_back { 0 } else { rule.least_run_ns.saturating_sub(self.ran_ns) };
+        let patience_ns = spared_ns.max(rule.after_ns.saturating_sub(wait.waited_ns));
+        Some(now_ns.saturating_add(patience_ns).saturating_add(rule.lead_ns()))
     }
 
     /// By this those are sorted that may have to go, the first first: who was told already, so that the others are left in peace;
@@ -226,6 +251,24 @@ mod tests {
         let mut given_up = candidate(Priority::Burst, 600);
         given_up.notice.give_up();
         assert!(!given_up.gives_way_to(WAIT, false, RULE));
+    }
+
+    #[test]
+    fn who_gives_way_is_gone_by_a_moment_that_can_be_told() {
+        let steps_ns = TOLD_WITHIN_NS + RULE.grace_ns + CLEARANCE_NS;
+        let came = Wait { waited_ns: 0, ..WAIT };
+        let of = |its: Candidate, wait| its.gone_by_ns(wait, RULE, 1000);
+        assert_eq!(of(candidate(Priority::Burst, 600), came), Some(1005 + steps_ns), "it is patient for so long");
+        assert_eq!(of(candidate(Priority::Burst, 600), WAIT), Some(1000 + steps_ns));
+        assert_eq!(of(candidate(Priority::Burst, 100), WAIT), Some(1500 + steps_ns), "it may run for so long");
+        let restarted = Candidate { came_back: true, ..candidate(Priority::Burst, 1) };
+        assert_eq!(of(restarted, WAIT), Some(1000 + steps_ns));
+        let told = told(candidate(Priority::Burst, 600));
+        assert_eq!(of(told, WAIT), Some(1000 + CLEARANCE_NS), "its grace is over");
+        assert_eq!(told.gone_by_ns(WAIT, RULE, 110), Some(130 + CLEARANCE_NS));
+        let mut given_up = candidate(Priority::Burst, 600);
+        given_up.notice.give_up();
+        assert_eq!((of(given_up, WAIT), of(candidate(Priority::Guaranteed, 600), WAIT)), (None, None));
     }
 
     #[test]
