@@ -307,6 +307,9 @@ pub struct RunOptions {
     /// Have the GPUs for so long at most, 90s, 5m, 1h30m or 2d; then they are taken [default: as the host says for the class]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     pub run_time: Option<String>,
+    /// By when it has to be through, in 6h or at 2026-12-01T08:00:00Z: it begins in time, with --run-time, or is refused at once
+    #[arg(long, value_name = "MOMENT", allow_hyphen_values = true)]
+    pub deadline: Option<String>,
     /// Any other key that a container may carry as gpool.io/KEY; may be repeated
     #[arg(long = "key", value_name = "KEY=VALUE", value_parser = parse_pair)]
     pub keys: Vec<(String, String)>,

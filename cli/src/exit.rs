@@ -74,7 +74,8 @@ impl From<ErrorCode> for ExitStatus {
             | ErrorCode::NoGpu
             | ErrorCode::NoMechanism
             | ErrorCode::TakenOutOfQueue
-            | ErrorCode::QuotaReached => ExitStatus::NoCapacity,
+            | ErrorCode::QuotaReached
+            | ErrorCode::DeadlineNotMet => ExitStatus::NoCapacity,
             ErrorCode::LeaseUnknown => ExitStatus::NotFound,
             ErrorCode::LeaseConflict | ErrorCode::LayoutFixed => ExitStatus::Conflict,
             ErrorCode::NotPermitted => ExitStatus::NotPermitted,

@@ -92,7 +92,7 @@ impl Placer {
 
 /// What `[policy.env] allow` may name: the keys of gpool-protocol, which this package does not depend on. A test holds the two
 /// against each other.
-pub const REQUEST_KEYS: [&str; 19] = [
+pub const REQUEST_KEYS: [&str; 20] = [
     "fraction",
     "limit",
     "memory",
@@ -112,6 +112,7 @@ pub const REQUEST_KEYS: [&str; 19] = [
     "cost-center",
     "wait",
     "run-time",
+    "deadline",
 ];
 
 /// `[policy.env]`

@@ -44,6 +44,8 @@ pub enum ErrorCode {
     TakenOutOfQueue,
     #[serde(rename = "GPOOL-E206")]
     QuotaReached,
+    #[serde(rename = "GPOOL-E207")]
+    DeadlineNotMet,
     #[serde(rename = "GPOOL-E301")]
     LeaseUnknown,
     #[serde(rename = "GPOOL-E302")]
@@ -64,7 +66,7 @@ pub enum ErrorCode {
 
 impl ErrorCode {
     /// All of them.
-    pub const ALL: [ErrorCode; 25] = [
+    pub const ALL: [ErrorCode; 26] = [
         ErrorCode::SupervisorAbsent,
         ErrorCode::SupervisorFailed,
         ErrorCode::MessageInvalid,
@@ -82,6 +84,7 @@ impl ErrorCode {
         ErrorCode::NoMechanism,
         ErrorCode::TakenOutOfQueue,
         ErrorCode::QuotaReached,
+        ErrorCode::DeadlineNotMet,
         ErrorCode::LeaseUnknown,
         ErrorCode::LeaseConflict,
         ErrorCode::ShimNotOnTop,
@@ -112,6 +115,7 @@ impl ErrorCode {
             ErrorCode::NoMechanism => "GPOOL-E204",
             ErrorCode::TakenOutOfQueue => "GPOOL-E205",
             ErrorCode::QuotaReached => "GPOOL-E206",
+            ErrorCode::DeadlineNotMet => "GPOOL-E207",
             ErrorCode::LeaseUnknown => "GPOOL-E301",
             ErrorCode::LeaseConflict => "GPOOL-E302",
             ErrorCode::ShimNotOnTop => "GPOOL-E303",

@@ -73,6 +73,8 @@ pub enum EventKind {
     LeasePreempted,
     /// The run time of a lease is about to be over, or its GPUs could not be taken when it was.
     LeaseRunTime,
+    /// Room was planned for one that waits and has a deadline, or is not any more.
+    Deadline,
     /// A lease ended.
     LeaseEnded,
     /// Four fifths of a budget of a team or a user are spent, or all of it.
@@ -151,7 +153,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 53] = [
+    pub const ALL: [EventKind; 54] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -168,6 +170,7 @@ impl EventKind {
         EventKind::LeaseIdle,
         EventKind::LeasePreempted,
         EventKind::LeaseRunTime,
+        EventKind::Deadline,
         EventKind::LeaseEnded,
         EventKind::Budget,
         EventKind::Reservation,

@@ -77,8 +77,8 @@ pub use quantity::{
 pub use queue::{LeaseAnswer, LeaseWaiting, WaitingView};
 pub use quota::{QuotaAllowed, QuotaBudget, QuotaHeld, QuotaOf, QuotaPeriod, QuotaView};
 pub use request::{
-    ANNOTATION_PREFIX, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, check_p99, parse_p99,
-    request_keys,
+    ANNOTATION_PREFIX, Deadline, ENV_PREFIX, GPUS_LIMIT, Request, RequestError, RequestSource, check_limit, check_p99,
+    parse_p99, request_keys,
 };
 pub use reservation::{ReservationSeat, ReservationState, ReservationView};
 pub use savings::{OwnerDemand, Savings};

@@ -48,6 +48,12 @@ pub struct WaitingView {
     /// for it, those who have what it needs have no end, or it is for a part under an MPS server or in an instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins_unix_ms: Option<u64>,
+    /// By when it has to be through, if it says so: Unix time, milliseconds; 0 of a time that was over when it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_unix_ms: Option<u64>,
+    /// Whether room was planned for it in time, and is not any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_at_risk: bool,
 }
 
 #[cfg(test)]

@@ -1,10 +1,12 @@
 //! The request grammar: which keys a container may carry, and what their values mean.
 
 mod counted;
+mod deadline;
 mod keys;
 mod links;
 mod promise;
 
+pub use deadline::Deadline;
 pub use keys::{RequestSource, request_keys};
 pub use promise::{check_p99, parse_p99};
 
@@ -105,6 +107,9 @@ pub struct Request {
     /// host says for the class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_seconds: Option<u64>,
+    /// By when it has to be through; absent: nobody plans for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<Deadline>,
     /// What a cluster has counted for it, which the other fields already say.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resource: Option<CountedResource>,
@@ -201,6 +206,7 @@ impl Request {
                 .transpose()?
                 .filter(|seconds| *seconds > 0),
             run_seconds: entries.get("run-time").map(|entry| told(entry, parse_run_time(&entry.value))).transpose()?,
+            deadline: entries.get("deadline").map(|entry| told(entry, Deadline::parse(&entry.value))).transpose()?,
             resource,
             seal: seal.flatten(),
         };
@@ -218,6 +224,7 @@ impl Request {
         self.check_unbounded()?;
         self.check_spill()?;
         self.check_promise()?;
+        self.check_deadline()?;
         let has_no_share = matches!(self.mode, Mode::TimeSlice | Mode::Mig) && self.fraction_permille == 0;
         if !has_no_share && !(10..=1000).contains(&self.fraction_permille) {
             return wrong(

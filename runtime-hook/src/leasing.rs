@@ -72,6 +72,9 @@ pub fn lease_into(
         described.must_be_counted(&request)?;
     }
     waiting::check_patience(request.wait_seconds, &applicant.maker)?;
+    let now_unix_s = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
+    let longest_seconds = waiting::longest_seconds(&configuration.queue, &applicant.maker);
+    let request = request.waiting_for_its_deadline(now_unix_s, longest_seconds);
     edits::check(spec)?;
     edits::check_dev(spec)?;
     let unenforced = confinement::is_unenforced(spec, configuration)?;

@@ -1,5 +1,6 @@
 //! Asking for a lease, again and again while the request waits for room.
 
+use gpool_configuration::Queue;
 use gpool_protocol::{
     CallError, Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting, format_seconds,
 };
@@ -37,6 +38,12 @@ pub fn check_patience(wait_seconds: Option<u64>, maker: &str) -> Result<(), Erro
         format!("wait={} is longer than podman or CRI-O wait for a start: four minutes", format_seconds(wait_seconds)),
         "ask for wait=230s or less, or have podman's hook ask for the lease, under which there is no such bound",
     ))
+}
+
+/// For how long anybody can wait here at most, in seconds; 0 where nobody does.
+pub fn longest_seconds(queue: &Queue, maker: &str) -> u64 {
+    let of_maker = if maker == MONITOR { MONITOR_PATIENCE_SECONDS } else { u64::MAX };
+    if queue.places == 0 { 0 } else { queue.longest_wait_seconds.min(of_maker) }
 }
 
 /// The name of the process that has started this one.
@@ -129,6 +136,13 @@ mod tests {
 
     fn asked() -> LeaseRequest {
         serde_json::from_str(r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#).unwrap()
+    }
+
+    #[test]
+    fn nobody_waits_for_longer_than_the_host_or_the_engine_lets_him() {
+        let queue = Queue { longest_wait_seconds: 600, ..Queue::default() };
+        assert_eq!((longest_seconds(&queue, "dockerd"), longest_seconds(&queue, MONITOR)), (600, 230));
+        assert_eq!(longest_seconds(&Queue { places: 0, ..queue }, "dockerd"), 0);
     }
 
     #[test]

@@ -225,6 +225,7 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
                 return End::Not;
             }
             lease.state = LeaseState::Ending;
+            lease.ending_since.get_or_insert(now);
             // Several containers may share a PID namespace, so others can outlive the init.
             if lease.record.cgroup.as_deref().is_some_and(cgroup::is_populated) {
                 return End::Coming;

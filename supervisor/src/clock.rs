@@ -38,7 +38,12 @@ pub fn unix_us() -> u64 {
 /// What clocks on the wall show now, to the second, in the host's zone. One that is changed is seen when [`unix_s_of_local`] has been
 /// called, or at the next start.
 pub fn local_now() -> DateTime {
-    let now: nix::libc::time_t = clock_gettime(ClockId::Realtime).tv_sec;
+    local_at(unix_ms() / 1000)
+}
+
+/// The same at that Unix second.
+pub fn local_at(unix_s: u64) -> DateTime {
+    let now = nix::libc::time_t::try_from(unix_s).unwrap_or(nix::libc::time_t::MAX);
     // SAFETY: numbers and a pointer, for which zeroes are valid.
     let mut local: nix::libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both are live; on failure the zeroes stay.
@@ -74,5 +79,6 @@ mod tests {
         let (before, now, after) = (unix_ms() / 1000, unix_s_of_local(local_now()), unix_ms() / 1000);
         // An hour of autumn comes twice.
         assert!((before..=after).contains(&now) || before - now == 3600, "{before} {now} {after}");
+        assert!(local_at(before + 7200) > local_at(before), "two hours are more than clocks are put back by");
     }
 }

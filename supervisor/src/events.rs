@@ -219,6 +219,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::LeaseIdle
         | EventKind::LeasePreempted
         | EventKind::LeaseRunTime
+        | EventKind::Deadline
         | EventKind::LeaseEnded
         | EventKind::Budget
         | EventKind::Reservation

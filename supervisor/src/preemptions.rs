@@ -133,7 +133,7 @@ fn withdraw(leases: &Leases, lease: &mut Lease) {
     leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
 }
 
-fn rule(rules: &Preemption) -> Rule {
+pub fn rule(rules: &Preemption) -> Rule {
     Rule {
         after_ns: ns(rules.after_seconds),
         grace_ns: ns(rules.grace_seconds),
@@ -143,7 +143,7 @@ fn rule(rules: &Preemption) -> Rule {
 
 /// Those that may have to go, the first first. From one without a cgroup of its own nothing can be taken; one that is frozen would
 /// hear of it when it is over.
-fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Candidate)> {
+pub fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Candidate)> {
     let unix_ms = clock::unix_ms();
     let of = |lease: &Lease| Candidate {
         priority: slice_priority(lease.record.priority),

@@ -2,9 +2,9 @@
 
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
-    BindRequest, Class, ContainerId, CountedResource, Edit, GpuUuid, HostPid, Isolation, LeaseGranted, LeaseId,
-    LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request, RequestSource,
-    Seal, Standing, WaitCause, WaitingView,
+    BindRequest, Class, ContainerId, CountedResource, Deadline, Edit, GpuUuid, HostPid, Isolation, LeaseGranted,
+    LeaseId, LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request,
+    RequestSource, Seal, Standing, WaitCause, WaitingView,
 };
 use gpool_tests::manual::markdown::{Page, slug};
 use gpool_tests::manual::{self, command_lines, openapi, schema};
@@ -289,6 +289,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         cost_center: Some(text("c")),
         wait_seconds: Some(60),
         run_seconds: Some(60),
+        deadline: Some(Deadline::Within(600)),
         resource: Some(CountedResource::Percent(30)),
         seal: Some(Seal::of(7)),
         devices: vec![text("0")],
@@ -325,6 +326,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
             cause: text("no room"),
             kept_on: vec![uuid],
             begins_unix_ms: Some(3),
+            deadline_unix_ms: Some(4),
+            is_at_risk: true,
         },
         retry_ms: 200,
     };

@@ -1,6 +1,7 @@
 //! `gpool explain ID`; `--request` is in [`request`].
 
 pub mod request;
+mod waiting;
 
 use super::queue;
 use super::usage::moment;
@@ -13,6 +14,7 @@ use gpool_protocol::{
     SuspensionStage, SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds,
     format_short_time, lease_path,
 };
+use waiting::{only_one, render_waiting};
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
 /// has no lease yet, what it waits for.
@@ -35,26 +37,6 @@ pub fn run(client: &Client, id: &str, format: Format) -> Result<(), Failure> {
         Format::Json => output::print_json("explanation", &explanation),
         Format::Csv => output::print(&render_csv(&explanation)),
     }
-}
-
-/// The one of `waiting` that a person means by the beginning of its id.
-fn only_one<'a>(waiting: &'a [WaitingView], id: &str) -> Option<&'a WaitingView> {
-    let mut meant = waiting.iter().filter(|one| one.container_id.0.starts_with(id));
-    meant.next().filter(|_| meant.next().is_none())
-}
-
-fn render_waiting(waiting: &WaitingView) -> String {
-    let begins = queue::begins_in(waiting).map_or_else(String::new, |time| {
-        format!("it can begin in {time} at the latest, by the run times of those before it\n")
-    });
-    format!(
-        "container {} waits for room: place {} of the queue, for {} of at most {}\n{}\n{begins}",
-        waiting.container_id.short(),
-        waiting.place,
-        format_seconds(waiting.waited_ms / 1000),
-        format_seconds(waiting.request.wait_seconds.unwrap_or(0)),
-        waiting.cause,
-    )
 }
 
 fn render(explanation: &LeaseExplanation) -> String {
@@ -442,22 +424,6 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
         let mut inside = explanation();
         inside.gpus[0].gpu_uuid = GpuUuid("MIG-1".into());
         assert!(render(&inside).contains("reports:      not compared"));
-    }
-
-    #[test]
-    fn who_waits_for_room_is_told_what_for() {
-        let waiting = |id: &str| -> WaitingView {
-            let text = format!(
-                r#"{{"container_id":"{id}","place":2,"owner_uid":0,"since_unix_ms":1,"waited_ms":90000,
-                "request":{{"fraction_permille":500,"wait_seconds":600}},"cause":"GPU-1 has 10 % free"}}"#
-            );
-            serde_json::from_str(&text).unwrap()
-        };
-        let all = [waiting("3f9a"), waiting("b7c1"), waiting("b7d2")];
-        assert_eq!(only_one(&all, "b7c").map(|one| one.container_id.0.as_str()), Some("b7c1"));
-        assert!(only_one(&all, "b7").is_none() && only_one(&all, "c").is_none());
-        let text = render_waiting(&all[0]);
-        assert!(text.contains("place 2 of the queue, for 1m30s of at most 10m\nGPU-1 has 10 % free"), "{text}");
     }
 
     #[test]

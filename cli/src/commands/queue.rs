@@ -21,8 +21,9 @@ const COLUMNS: [Column; 10] = [
     figure("WAITED"),
     figure("AT MOST"),
 ];
-const WIDE: [Column; 5] = [text("MODE"), figure("RUN TIME"), text("KEPT ON"), figure("BEGINS IN"), text("WHY")];
-const HEADER: [&str; 17] = [
+const WIDE: [Column; 6] =
+    [text("MODE"), figure("RUN TIME"), text("KEPT ON"), figure("BEGINS IN"), figure("DEADLINE IN"), text("WHY")];
+const HEADER: [&str; 19] = [
     "place",
     "container_id",
     "owner_uid",
@@ -40,6 +41,8 @@ const HEADER: [&str; 17] = [
     "cause",
     "run_seconds",
     "begins_unix_ms",
+    "deadline_unix_ms",
+    "is_at_risk",
 ];
 
 /// Runs a verb of `gpool queue`.
@@ -102,13 +105,28 @@ fn wide_cells(one: &WaitingView) -> Vec<String> {
     let kept = if kept.is_empty() { "-".to_owned() } else { kept.join(", ") };
     let run = one.request.run_seconds.map_or_else(|| "-".to_owned(), format_seconds);
     let begins = begins_in(one).unwrap_or_else(|| "-".to_owned());
-    cells(one).into_iter().chain([one.request.mode.text().to_owned(), run, kept, begins, one.cause.clone()]).collect()
+    let deadline = deadline_in(one).unwrap_or_else(|| "-".to_owned());
+    let rest = [one.request.mode.text().to_owned(), run, kept, begins, deadline, one.cause.clone()];
+    cells(one).into_iter().chain(rest).collect()
 }
 
 /// In how long one that waits can begin at the latest, if anybody knows: as of when the supervisor said the rest of it.
 pub fn begins_in(one: &WaitingView) -> Option<String> {
     let now_ms = one.since_unix_ms.saturating_add(one.waited_ms);
     one.begins_unix_ms.map(|at| format_seconds(at.saturating_sub(now_ms).div_ceil(1000)))
+}
+
+/// In how long it has to be through, if it says so; marked where it will probably not be.
+pub fn deadline_in(one: &WaitingView) -> Option<String> {
+    one.deadline_unix_ms?;
+    let left = format_seconds(deadline_left_ms(one) / 1000);
+    Some(if one.is_at_risk { format!("{left}!") } else { left })
+}
+
+/// How many milliseconds are left until its deadline; 0 when that is over.
+pub fn deadline_left_ms(one: &WaitingView) -> u64 {
+    let now_ms = one.since_unix_ms.saturating_add(one.waited_ms);
+    one.deadline_unix_ms.unwrap_or(0).saturating_sub(now_ms)
 }
 
 /// What is asked for of each GPU: a share, or an instance by its profile.
@@ -154,6 +172,8 @@ fn csv_cells(one: &WaitingView) -> Vec<String> {
         one.cause.clone(),
         request.run_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
         one.begins_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
+        one.deadline_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
+        if one.deadline_unix_ms.is_some() { one.is_at_risk.to_string() } else { String::new() },
     ]
 }
 
@@ -176,7 +196,10 @@ mod tests {
         assert_eq!(fields, want);
         let wide = wide_cells(&waiting());
         assert_eq!(wide.len(), COLUMNS.len() + WIDE.len());
-        assert_eq!(wide[11..14], ["2h", "GPU-1", "15m"]);
+        assert_eq!(wide[11..15], ["2h", "GPU-1", "15m", "-"]);
+        let mut hurried = waiting();
+        (hurried.deadline_unix_ms, hurried.is_at_risk) = (Some(8_250_999), true);
+        assert_eq!((wide_cells(&hurried)[14].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
         assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
         assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
     }

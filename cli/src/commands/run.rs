@@ -72,6 +72,7 @@ fn asked(options: &RunOptions) -> impl Iterator<Item = (&str, &str)> {
         ("wait", &options.wait),
         ("p99", &options.p99),
         ("run-time", &options.run_time),
+        ("deadline", &options.deadline),
     ];
     let named = named.into_iter().filter_map(|(key, value)| Some((key, value.as_deref()?)));
     named.chain(options.keys.iter().map(|(key, value)| (key.as_str(), value.as_str())))

@@ -2,14 +2,14 @@
 
 use gpool_policy::mechanism::{Ask, Fact, Isolation, Mode, Trust, Workload};
 use gpool_protocol::{
-    ANNOTATION_PREFIX, Class, ErrorBody, GPUS_LIMIT, MemoryCap, Priority, Request, RequestSource, parse_bytes,
-    parse_permille, parse_short_time, parse_time, request_keys,
+    ANNOTATION_PREFIX, Class, Deadline, ErrorBody, GPUS_LIMIT, MemoryCap, Priority, Request, RequestSource,
+    parse_bytes, parse_permille, parse_short_time, parse_time, request_keys,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The keys, as they are listed to people.
 const KEYS: &str = "fraction, limit, memory, spill, gpus, device, model, min-memory, class, priority, mode, isolation, mig-profile, team, \
-                    project, cost-center, wait, run-time, trust, workload, p99, production, replicas, burst, duty, layout, \
+                    project, cost-center, wait, run-time, deadline, trust, workload, p99, production, replicas, burst, duty, layout, \
                     plugin-replicas, shared-replicas, memory-share, facts";
 
 /// Reads `fraction=0.3,isolation=hardware,p99=50ms`. Lists are joined by `+`.
@@ -53,6 +53,7 @@ pub fn read(text: &str) -> Result<Ask, String> {
             // What has no room on a GPU goes to the host, whatever serves it; the shims alone can do that.
             "spill" => drop(parse_bytes(value).map_err(|error| wrong(error.to_string()))?),
             "wait" | "run-time" => drop(parse_time(value).map_err(|error| wrong(error.to_string()))?),
+            "deadline" => drop(Deadline::parse(value).map_err(wrong)?),
             "trust" => ask.trust = Trust::parse(value).map_err(wrong)?,
             "workload" => workload = Some(Workload::parse(value).map_err(wrong)?),
             "p99" => ask.p99_ms = Some(milliseconds(value).map_err(wrong)?),

@@ -6,7 +6,7 @@ use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
 
 /// Every key of the grammar, in the order of the documentation.
-const KEYS: [&str; 19] = [
+const KEYS: [&str; 20] = [
     "fraction",
     "limit",
     "memory",
@@ -26,6 +26,7 @@ const KEYS: [&str; 19] = [
     "cost-center",
     "wait",
     "run-time",
+    "deadline",
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];

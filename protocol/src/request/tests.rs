@@ -36,6 +36,7 @@ fn share(fraction_permille: u16) -> Request {
         cost_center: None,
         wait_seconds: None,
         run_seconds: None,
+        deadline: None,
         resource: None,
         seal: None,
     }
@@ -399,4 +400,55 @@ fn a_mig_instance_is_asked_for_by_its_profile_or_its_size() {
         let error = asked(pairs).unwrap_err();
         assert!(error.message.contains(part), "{pairs:?}: {error}");
     }
+}
+
+#[test]
+fn a_deadline_is_a_time_from_now_on_or_a_moment_and_has_a_run_time_before_it() {
+    let asked = |deadline: &str, more: &[(&str, &str)]| {
+        let own = [("gpool.io/fraction", "0.3"), ("gpool.io/deadline", deadline)];
+        read(&[&own, more].concat(), &[], None).map(|request| request.unwrap())
+    };
+    let run = ("gpool.io/run-time", "2h");
+    let got = asked(" 6h ", &[run]).unwrap();
+    let want = Request { deadline: Some(Deadline::Within(6 * 3600)), run_seconds: Some(7200), ..share(300) };
+    assert_eq!(got, want);
+    let text = serde_json::to_value(&got).unwrap()["deadline"].to_string();
+    assert_eq!(text, r#"{"within_seconds":21600}"#);
+    for moment in ["2026-12-01T08:00:00Z", "2026-12-01T09:00:00+01:00", "2026-12-01 08:00Z"] {
+        assert_eq!(asked(moment, &[run]).unwrap().deadline, Some(Deadline::At(1_796_112_000)), "{moment}");
+    }
+    assert_eq!(Deadline::At(1_796_112_000).text(), "2026-12-01T08:00:00Z");
+    for (deadline, more, told) in [
+        ("6", &[run][..], "with its unit, for example 6h"),
+        ("0s", &[run], "with its unit, for example 6h"),
+        ("2026-12-01T08:00:00", &[run], "with its offset from UTC"),
+        ("1931-12-01T08:00:00Z", &[run], "with its offset from UTC"),
+        ("6h", &[], "deadline given, but no run-time"),
+        ("1h", &[run], "deadline=1h is shorter than run-time=2h"),
+        ("6h", &[run, ("gpool.io/priority", "burst")], "does not go with priority=burst"),
+        ("6h", &[run, ("gpool.io/mode", "mps"), ("gpool.io/team", "a")], "does not go with mode=mps"),
+        ("6h", &[run, ("gpool.io/mig-profile", "1g.10gb"), ("gpool.io/mode", "slice")], "does not go with mig-profile"),
+        ("6h", &[run, ("gpool.io/spill", "1GiB")], "does not go with spill"),
+    ] {
+        let error = asked(deadline, more).unwrap_err().to_string();
+        assert!(error.contains(told), "{deadline}: {error}");
+    }
+    let of_socket = Request { deadline: Some(Deadline::Within(u64::MAX)), run_seconds: Some(1), ..share(300) };
+    assert!(of_socket.check().is_err());
+}
+
+#[test]
+fn who_has_a_deadline_waits_until_it_could_be_kept_to_no_more() {
+    let of = |deadline, wait_seconds| {
+        let asked = Request { deadline: Some(deadline), run_seconds: Some(7200), wait_seconds, ..share(300) };
+        asked.waiting_for_its_deadline(1_000_000, 604_800).wait_seconds
+    };
+    assert_eq!(of(Deadline::Within(21_600), None), Some(14_400));
+    assert_eq!(of(Deadline::At(1_007_201), None), Some(1));
+    assert_eq!((of(Deadline::At(1_007_200), None), of(Deadline::At(5), None)), (None, None), "now or not at all");
+    assert_eq!(of(Deadline::Within(21_600), Some(60)), Some(60), "it says so itself");
+    assert_eq!(of(Deadline::Within(10_000_000), None), Some(604_800), "as long as may be");
+    let at_once = Request { deadline: Some(Deadline::Within(60)), run_seconds: Some(1), ..share(300) };
+    assert_eq!(at_once.clone().waiting_for_its_deadline(7, 0), at_once, "nobody waits here");
+    assert_eq!(share(300).waiting_for_its_deadline(7, 604_800), share(300));
 }

@@ -146,7 +146,8 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         | ErrorCode::NoGpu
         | ErrorCode::NoMechanism
         | ErrorCode::TakenOutOfQueue
-        | ErrorCode::QuotaReached => (409, "Conflict"),
+        | ErrorCode::QuotaReached
+        | ErrorCode::DeadlineNotMet => (409, "Conflict"),
         _ => (500, "Internal Server Error"),
     }
 }

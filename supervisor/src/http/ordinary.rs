@@ -25,6 +25,7 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ("min-memory", request.min_memory_bytes.is_some()),
         ("wait", request.wait_seconds.is_some()),
         ("run-time", request.run_seconds.is_some()),
+        ("deadline", request.deadline.is_some()),
         ("isolation", request.isolation.is_some()),
         ("mig-profile", request.mig_profile.is_some()),
         ("mode", names_mode(request)),
@@ -109,7 +110,7 @@ mod tests {
         // Every key has its word with it, or an administrator could not take it from the list.
         let every = r#"300,"limit_permille":400,"memory":{"bytes":1},"spill_bytes":1,"gpus":2,"devices":["0"],"models":["H100"],
             "min_memory_bytes":1,"mode":"auto","mig_profile":"1g","isolation":"shared","class":"latency","p99_ns":1,"priority":"burst",
-            "team":"a","project":"a","cost_center":"a","wait_seconds":1,"run_seconds":1"#;
+            "team":"a","project":"a","cost_center":"a","wait_seconds":1,"run_seconds":1,"deadline":{"within_seconds":1}"#;
         let every: LeaseRequest = serde_json::from_str(&plain.replace("300", every)).unwrap();
         for key in REQUEST_KEYS.into_iter().filter(|key| !matches!(*key, "mig-profile" | "mode")) {
             let mut without = policy.clone();

@@ -8,12 +8,13 @@ use super::quota::Tally;
 use super::record::Record;
 use super::reserved::Whom;
 use super::room::{Choice, Room, Scene, emptied, tally_of};
-use crate::clock;
+use crate::clock::{self, ns};
 use crate::queue::Waiter;
 use gpool_policy::admission::Use;
 use gpool_policy::backfill::leaves_in_time;
 use gpool_policy::queue::{Prospect, Taken, kept_for, look_in_order};
 use gpool_protocol::{ErrorBody, LeaseRequest, Mechanism};
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// So many of those that do not fit are looked at for when they can begin, each time that somebody asks.
@@ -32,11 +33,22 @@ pub struct Ahead {
     pub ends_ns: Vec<Option<u64>>,
     /// Which of it is kept for one that does not fit yet, and until when that is lent to others, if it is.
     kept: Option<(usize, Option<u64>)>,
+    /// When who has what is kept will have ended, if anybody knows.
+    kept_ends_ns: Option<u64>,
+    /// Those who have a plan, by their places: what they are about to have is in that.
+    planned: BTreeSet<usize>,
     /// How many were looked at for when they can begin.
     looks: usize,
 }
 
 impl Ahead {
+    /// What is entered next is in somebody's plan, if he has one.
+    fn note_planned(&mut self, waiter: &Waiter) {
+        if waiter.appointment.borrow().is_some() {
+            self.planned.insert(self.taken.len());
+        }
+    }
+
     fn push(&mut self, taken: Taken, whose: Option<Whom>, reserved: Tally, ends_ns: Option<u64>) {
         self.taken.push(taken);
         self.whose.push(whose);
@@ -44,14 +56,50 @@ impl Ahead {
         self.ends_ns.push(ends_ns);
     }
 
+    /// From when on that is nobody else's, CLOCK_MONOTONIC: of what is lent, when that one begins for whom it is kept.
+    pub fn taken_from_ns(&self, place: usize) -> u64 {
+        self.kept.filter(|(kept, _)| *kept == place).and_then(|(_, lent_until_ns)| lent_until_ns).unwrap_or(0)
+    }
+
+    /// When it is left again, CLOCK_MONOTONIC, as far as that is known.
+    pub fn left_ns(&self, place: usize) -> Option<u64> {
+        match self.kept {
+            Some((kept, _)) if kept == place => self.kept_ends_ns,
+            _ => self.ends_ns[place],
+        }
+    }
+
+    /// The same of all of it.
+    pub fn all_left_ns(&self) -> impl Iterator<Item = u64> {
+        (0..self.taken.len()).filter_map(|place| self.left_ns(place))
+    }
+
+    /// Whether that is what somebody is about to have who has a plan.
+    pub fn is_planned(&self, place: usize) -> bool {
+        self.planned.contains(&place)
+    }
+
+    /// Until when something is lent, CLOCK_MONOTONIC.
+    pub fn lent_until_ns(&self) -> Option<u64> {
+        self.kept?.1
+    }
+
     /// Without those for whom `is_left` is not so, by their places.
     pub fn only(&self, is_left: impl Fn(usize) -> bool) -> Self {
         let mut left = Self::default();
         for place in (0..self.taken.len()).filter(|place| is_left(*place)) {
             let (taken, whose) = (self.taken[place].clone(), self.whose[place].clone());
+            if self.is_planned(place) {
+                left.planned.insert(left.taken.len());
+            }
             left.push(taken, whose, self.reserved[place].clone(), self.ends_ns[place]);
         }
         left
+    }
+
+    /// Without what is kept or made for somebody who could not begin yet.
+    pub fn of_room_that_is_there(&self) -> Self {
+        self.only(|place| self.whose[place].is_some())
     }
 
     /// What is not for one that ends then: all but what is kept for another one that begins no earlier. None if that is all.
@@ -79,6 +127,11 @@ impl Leases {
         };
         let (asks, whom) = ((&waiter.asked, waiter.uid), Whom::asking(&waiter.asked, waiter.uid));
         let goes = |wanted: &Tally, ahead: &Ahead| self.check_quota(scene, None, wanted, &ahead.reserved).is_ok();
+        // What is planned for it nobody takes who would not be through by then, whatever stands here.
+        if let Some(appointment) = waiter.appointment.borrow().as_ref().filter(|its| !its.is_made) {
+            note(&|| waiter.note_kept(appointment));
+            return Prospect::Waits;
+        }
         // Who waits for the host's memory is in nobody's way on a GPU, and nobody has to go for it.
         if self.check_spill(&waiter.asked, waiter.uid, scene.book).is_err() {
             note(&|| waiter.keep_nothing());
@@ -87,16 +140,20 @@ impl Leases {
         let ends_ns = self.run_of(&waiter.asked, None).ends_ns;
         if let Ok(room) = self.room_behind(asks, scene, (ahead, ends_ns), &scene.places_of(&waiter.preferred())) {
             let wanted = tally_of(asks, room.counts(), scene.gpus);
-            if !goes(&wanted, ahead) {
+            let of = (&waiter.asked.container_id, waiter.uid);
+            let leaves_plans = || self.leaves_plans_their_quota(of, scene, (None, &wanted), ends_ns);
+            if !goes(&wanted, ahead) || !leaves_plans() {
                 note(&|| waiter.keep_nothing());
                 return Prospect::Waits;
             }
             note(&|| *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices));
+            ahead.note_planned(waiter);
             ahead.push(room.taken(), Some(whom), wanted, ends_ns);
             return Prospect::Fits;
         }
         if let Some((made, wanted)) = self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, ahead)) {
             note(&|| waiter.keep_nothing());
+            ahead.note_planned(waiter);
             ahead.push(made, None, wanted, None);
             return Prospect::Fits;
         }
@@ -107,6 +164,9 @@ impl Leases {
         };
         let at_ns = begin.as_ref().map(|begin| begin.at_ns);
         note(&|| waiter.keep_on(scene.uuids_of(&kept.indices), at_ns, clock::now_ns()));
+        let run_ns = self.run_seconds(&waiter.asked.request).map(ns);
+        ahead.kept_ends_ns = at_ns.zip(run_ns).map(|(at_ns, run_ns)| at_ns.saturating_add(run_ns));
+        ahead.note_planned(waiter);
         ahead.kept = Some((ahead.taken.len(), begin.map(|begin| begin.lent_until_ns)));
         ahead.push(kept, None, wanted, None);
         Prospect::Keeps
@@ -125,8 +185,11 @@ impl Leases {
         preferred: &[usize],
     ) -> Result<Room, ErrorBody> {
         let ends_ns = ends_ns.filter(|_| self.lends());
+        // Of whom nothing is to be lent is known all the same when it ends.
+        let own_ends_ns = || self.run_of(asks.0, None).ends_ns.or_else(|| scene.end_of_suspended(asks));
+        let leaves_ns = ends_ns.or_else(|| own_ends_ns().filter(|_| self.lends()));
         let scene = &scene.without_later_reservations(ends_ns);
-        let beside = |ahead: &Ahead| self.room_leaving(asks, scene, (&ahead.taken, &ahead.whose), preferred);
+        let beside = |ahead: &Ahead| self.room_leaving(asks, scene, (ahead, leaves_ns), preferred);
         let refusal = match beside(ahead) {
             Err(refusal) => refusal,
             room => return room,
@@ -166,7 +229,10 @@ impl Leases {
             return None;
         }
         let wanted = tally_of(asks, room.counts(), scene.gpus);
-        self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok().then_some(room.placed.indices)
+        let of = (&waiter.asked.container_id, waiter.uid);
+        let goes = self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok()
+            && self.leaves_plans_their_quota(of, scene, (None, &wanted), ends_ns);
+        goes.then_some(room.placed.indices)
     }
 
     /// What others make room for by going: nobody behind it has that, however many stand before it and for however long.
@@ -191,7 +257,7 @@ impl Leases {
         let ends_ns = self.run_of(&waiter.asked, None).ends_ns.filter(|_| self.lends());
         let scene = &scene.without_later_reservations(ends_ns);
         let empty = Scene { reserved: scene.reserved.with_nobody(), ..emptied(scene, &book) };
-        self.room_leaving((&waiter.asked, waiter.uid), &empty, (&[], &[]), &[]).is_ok()
+        self.room_leaving((&waiter.asked, waiter.uid), &empty, (&Ahead::default(), None), &[]).is_ok()
     }
 
     /// Sees that room is kept for the first in the queue if it does not fit.
@@ -247,7 +313,8 @@ impl Leases {
             Some(places) => places,
             None => {
                 let whom = Whom::asking(&waiter.asked, waiter.uid);
-                let before = scene.beside(&whom, (&ahead.taken, &ahead.whose));
+                let mut before = scene.beside(&whom, (&ahead.taken, &ahead.whose));
+                before.extend(scene.plans.taken(&waiter.asked.container_id, waiter.uid));
                 // On one that takes nobody in it could not begin, but where there are no others.
                 let asks = (&waiter.asked, waiter.uid);
                 let left = self.without_closed(open.clone(), scene, asks, demand.gpus.max(1));

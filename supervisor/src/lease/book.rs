@@ -5,6 +5,7 @@ use super::debts::Debts;
 use super::entitlement::share_of;
 use super::figures::Counted;
 use super::figures::Figures;
+use super::giving_way::CLEARANCE_PATIENCE;
 use super::meter::Meter;
 use super::promised::PromiseNotes;
 use super::record::{ProcessRecord, Record, StandingRecord};
@@ -124,6 +125,8 @@ pub struct Lease {
     pub makes_room: MakesRoom,
     /// What it was told of the end of its run time.
     pub end_notice: Notice,
+    /// Since when it ends, if it does.
+    pub ending_since: Option<Instant>,
     /// When its GPUs were taken from it, if this supervisor has done that.
     pub revoked_at: Option<Instant>,
     /// What is known of it while it is suspended.
@@ -133,6 +136,12 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Whether it ends any moment: not of one that has been about to for long, because others live on in its cgroup.
+    pub fn is_about_to_end(&self) -> bool {
+        let is_short = || self.ending_since.is_some_and(|since| since.elapsed() < CLEARANCE_PATIENCE);
+        self.state == LeaseState::Ending && is_short()
+    }
+
     /// Writes the processes into the record, which the caller writes to disk.
     pub fn note_processes(&mut self) {
         self.record.processes = (self.processes.iter())

@@ -8,6 +8,7 @@ use super::ends::{check_end_can_come, check_has_end, run_changed};
 use super::entitlement::{check_class, class_policy, fails_open, held_demand};
 use super::grant::Leases;
 use super::placing::LOOK_PATIENCE;
+use super::plans::Admitted;
 use super::promised::{measure, promise_changed};
 use super::quota::Tally;
 use super::record::Record;
@@ -20,8 +21,8 @@ use crate::gatekeeper::Order;
 use gpool_policy::admission::{Demand, GpuCapacity, Held, MemoryDemand, Part, check_update};
 use gpool_policy::queue::Taken;
 use gpool_protocol::{
-    ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, check_limit, format_bytes, format_permille,
-    format_seconds, format_short_time,
+    ErrorBody, ErrorCode, EventKind, LEAST_BYTES, LeaseUpdate, LeaseView, Priority, check_limit, format_bytes,
+    format_permille, format_seconds, format_short_time,
 };
 use std::sync::atomic::Ordering;
 use std::time::Instant;
@@ -133,19 +134,41 @@ impl Leases {
         let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);
         let on: Vec<usize> = accounts.iter().map(|account| account.gpu).collect();
         // In what is reserved for it those alone are before it who may have that too.
-        let Ahead { taken, whose, reserved, .. } = match self.grows_in_what_is_kept(&whom, &on, more, &scene) {
+        let ahead = match self.grows_in_what_is_kept(&whom, &on, more, &scene) {
             true => self.ahead_of_members(&whom, &waiting, &scene),
             false => self.taken_by(&waiting, &scene),
         };
+        let Ahead { taken, whose, reserved, .. } = &ahead;
         let beside = |taken: &[Taken]| self.check_room_among(&scene.capacities_beside(taken), book, old, new);
-        let outcome = beside(&taken);
+        let outcome = beside(taken);
         let grown = Taken { indices: on, demand: Demand::exactly(more) };
-        let broken = scene.tables_broken_by(&whom, &grown, (&taken, &whose));
+        let broken = scene.tables_broken_by(&whom, &grown, (taken, whose));
         if outcome.is_ok() && !broken.is_empty() {
             return Err(reserved_for_others_while_it_runs(&broken));
         }
+        let its = (&new.container_id, new.owner_uid);
+        let broken = |more: &Taken, is_made: bool| {
+            let of_those = |its: &Admitted| its.is_made == is_made;
+            scene.plans.broken_by(its, (more, &whom), (&ahead, new.ends_ns), of_those).len()
+        };
+        // Who was to make room for one and is promised something now takes all of it from that one.
+        let all = Part { permille: held_demand(new).guaranteed_permille(), bytes: new.promised_bytes() };
+        let all = Taken { demand: Demand::exactly(all), ..grown.clone() };
+        let rises = old.priority != new.priority && new.priority == Priority::Guaranteed;
+        let broken = match more.is_none() {
+            true => 0,
+            false => broken(&grown, false) + if rises { broken(&all, true) } else { broken(&grown, true) },
+        };
+        if outcome.is_ok() && broken > 0 {
+            return Err(kept_for_waiting(broken));
+        }
+        if outcome.is_ok()
+            && !self.leaves_plans_their_quota(its, &scene, (Some((&own, &old.lease_id)), &wanted), new.ends_ns)
+        {
+            return Err(quota_kept_for_waiting(1));
+        }
         // Nobody gets past the queue by starting small.
-        if outcome.is_ok() && goes(&reserved).is_err() {
+        if outcome.is_ok() && goes(reserved).is_err() {
             return Err(quota_kept_for_waiting(reserved.len()));
         }
         if outcome.is_ok() || taken.is_empty() {

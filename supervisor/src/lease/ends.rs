@@ -225,21 +225,23 @@ pub fn run_changed(old: &Record, change: &LeaseUpdate, administers: bool, now_ns
 }
 
 impl Scene<'_> {
-    /// When leases, kept places, those who are about to begin and reservations end, each moment once, in order.
-    fn planned_ends_ns(&self, now_ns: u64, ahead: &Ahead) -> BTreeSet<u64> {
+    /// When leases, kept places, those who are about to begin or have a plan, and reservations end, each moment once, in order.
+    pub fn planned_ends_ns(&self, now_ns: u64, ahead: &Ahead) -> BTreeSet<u64> {
         let records = self.book.leases.values().map(|lease| &lease.record);
         let records = records.chain(self.book.held.iter().map(|held| &held.record));
         let leases = records.filter(|record| !record.has_no_share()).filter_map(|its| its.planned_end_ns(now_ns));
         let ends = leases.chain(ahead.ends_ns.iter().copied().flatten());
+        let ends = ends.chain(self.plans.ends_ns());
         ends.chain(self.reserved.ends_ns(now_ns)).filter(|ends_ns| *ends_ns > now_ns).collect()
     }
 
     /// The same when those have ended whose time is over by `at_ns`, and what is about to be free is. A place that is kept is not: its
     /// container may come back.
-    fn as_of(&self, at_ns: u64, now_ns: u64, outside: &[u32]) -> Self {
+    pub fn as_of(&self, at_ns: u64, now_ns: u64, outside: &[u32]) -> Self {
         let mut then = self.without_ended(at_ns, now_ns, outside);
         then.free_what_comes(outside);
         then.reserved.end_until(at_ns, now_ns);
+        then.plans = then.plans.as_of(at_ns);
         then
     }
 
@@ -308,6 +310,7 @@ mod tests {
             is_imagined: false,
             is_emptied: false,
             may_enter_closed: false,
+            plans: Default::default(),
         };
         let share = |at_ns| scene.as_of(at_ns, now_ns, &[]).capacities[0].fraction_leased_permille;
         assert_eq!(

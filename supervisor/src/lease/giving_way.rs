@@ -3,6 +3,7 @@
 use super::book::{Book, Lease};
 use super::entitlement::{held_demand, share_of, shown_priority, slice_priority};
 use super::grant::Leases;
+use super::plans::SETTLE_NS;
 use super::quota::Tally;
 use super::record::Record;
 use super::reserved::{self, Whom};
@@ -15,15 +16,16 @@ use gpool_policy::giving_way::needed;
 use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn, Wait};
 use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, Priority, format_seconds};
-use std::collections::BTreeMap;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 /// For so long what was taken counts as about to be free. A device that does not give it back keeps nobody from being helped
 /// otherwise.
-const CLEARANCE_PATIENCE: Duration = Duration::from_secs(30);
+pub const CLEARANCE_PATIENCE: Duration = Duration::from_secs(30);
 
 /// So many in the queue are looked at, each beside all before it.
-const LOOKED_AT: usize = 16;
+pub const LOOKED_AT: usize = 16;
 
 /// Leases that have to go so that somebody who waits has room.
 #[derive(Debug, PartialEq, Eq)]
@@ -95,10 +97,10 @@ impl Leases {
         }
         let outside = self.left_without_leases(&gpus, &book);
         let scene = self.scene_to_come(&book, &gpus, &outside);
-        in_order.iter().take(LOOKED_AT).enumerate().find_map(|(place, waiter)| {
+        needy(&in_order).find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             // Nobody goes for room that is lent: it would be over before that is free.
-            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, (&ahead, None)).is_some();
+            let fits = |scene: &Scene<'_>| self.place_beside(waiter, &self.replanned(scene), (&ahead, None)).is_some();
             if self.fits_beside(waiter, &scene, &ahead) {
                 return None;
             }
@@ -127,12 +129,22 @@ impl Leases {
         let mut found: Vec<MakingRoom> = Vec::new();
         let now = Scene { is_imagined: true, ..self.scene(book, None, &gpus) };
         self.for_reservations(candidates, (rule, &outside), &now, (&mut coming, &mut full), &mut found);
-        in_order.iter().skip(LOOKED_AT).for_each(|waiter| waiter.making_on.borrow_mut().clear());
-        for (place, waiter) in in_order.iter().take(LOOKED_AT).enumerate() {
+        let looked_at: BTreeSet<usize> = needy(&in_order).map(|(place, _)| place).collect();
+        let others = in_order.iter().enumerate().filter(|(place, _)| !looked_at.contains(place));
+        others.for_each(|(_, waiter)| waiter.making_on.borrow_mut().clear());
+        for (place, waiter) in needy(&in_order) {
             let for_whom = &ForWhom::Waits(waiter.asked.container_id.clone());
             let ahead = self.taken_by(&in_order[..place], &coming);
             // Nobody goes for room that is lent: it would be over before that is free.
-            let fits = |scene: &Scene<'_>| self.place_beside(waiter, scene, (&ahead, None));
+            // Who waits for the end of others as well begins when that has come.
+            let made_ns = waiter.made_within(rule.lead_ns(), now_ns);
+            let fits = |scene: &Scene<'_>| {
+                let then = match made_ns {
+                    Some(at_ns) => Cow::Owned(scene.without_ended(at_ns.saturating_sub(SETTLE_NS), now_ns, &outside)),
+                    None => Cow::Borrowed(scene),
+                };
+                self.place_beside(waiter, &self.replanned(&then), (&ahead, None))
+            };
             let is_told_for_it = book.leases.keys().any(|id| book.makes_room_for(id, for_whom));
             let begins_first =
                 waiter.begins_ns.get().is_some_and(|at_ns| at_ns <= now_ns.saturating_add(rule.grace_ns));
@@ -177,6 +189,14 @@ impl Leases {
             found.push(MakingRoom::of(waiter, rank, leases, Need::Yes));
         }
         found
+    }
+
+    /// The scene with what is planned beside who is there in it: those who are gone are in nobody's way.
+    fn replanned<'a, 'b>(&self, scene: &'b Scene<'a>) -> Cow<'b, Scene<'a>> {
+        match scene.plans.is_empty() {
+            true => Cow::Borrowed(scene),
+            false => Cow::Owned(Scene { plans: self.plans(scene), ..scene.clone() }),
+        }
     }
 
     /// Who has to go for reservations, before all that wait: as few as make as much of each free as the going of all of a lower
@@ -319,6 +339,12 @@ impl Book {
     }
 }
 
+/// Those of the queue, with their places, for whom others may have to go: so many at most, and none that begins in time without that.
+fn needy<'a>(in_order: &'a [&'a Waiter]) -> impl Iterator<Item = (usize, &'a Waiter)> {
+    let all = in_order.iter().copied().enumerate();
+    all.filter(|(_, waiter)| !waiter.has_settled_plan()).take(LOOKED_AT)
+}
+
 fn priority_of(book: &Book, id: &LeaseId) -> Option<SlicePriority> {
     book.leases.get(id).map(|lease| slice_priority(lease.record.priority))
 }
@@ -423,6 +449,7 @@ mod tests {
             is_imagined: true,
             is_emptied: false,
             may_enter_closed: false,
+            plans: Default::default(),
         };
         let left = |scene: &Scene<'_>| -> Vec<(u16, u64, u32)> {
             let of = |its: &gpool_policy::admission::GpuCapacity| {

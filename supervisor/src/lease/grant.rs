@@ -357,6 +357,7 @@ impl Leases {
             makes_room: MakesRoom::default(),
             end_notice: Notice::default(),
             suspension: SuspensionNotes::default(),
+            ending_since: (state == LeaseState::Ending).then(Instant::now),
             // One that a supervisor before has begun counts from now on.
             revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
             state,

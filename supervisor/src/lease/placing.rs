@@ -3,10 +3,12 @@
 
 use super::book::{Book, Held, Lease};
 use super::capacity::mps_groups_used;
+use super::deadline::{check_in_time, without_hours};
 use super::ends::Run;
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::room::Room;
+use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::drains;
 use crate::mps::{Domain, GroupRecord};
@@ -57,7 +59,9 @@ impl Leases {
     ) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
         let deadline = Instant::now() + END_PATIENCE;
         // Who waits for room asks again soon, and holds nobody up.
-        let has_time = asked.request.wait_seconds.is_none();
+        // Who has a deadline and comes first is refused for good if there is none.
+        let comes_first = || asked.request.deadline.is_some() && self.book().queue.waiter_of(asked, uid).is_none();
+        let has_time = asked.request.wait_seconds.is_none() || comes_first();
         let mut has_looked = !has_time;
         loop {
             let book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
@@ -115,10 +119,20 @@ impl Leases {
         let own = kept.map(|index| &book.held[index].record.lease_id);
         let scene = self.scene(book, own, &gpus);
         let record = kept.map(|index| &book.held[index].record);
+        let run = self.run_of(asked, record);
+        // Who comes back to a place has what was left, whatever it said once.
+        if record.is_none() {
+            check_in_time(asked, run, book.queue.since(asked, uid, clock::now_ns()).first_ns)?;
+        }
         let room = self.room_for(asked, uid, &scene, record.zip(home));
         let Room { served, domain, placed, has_no_hours, is_lent, .. } =
             room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
-        let run = self.run_of(asked, record);
+        if has_no_hours && asked.request.deadline.is_some() && record.is_none() {
+            let refusal = without_hours();
+            // Of who waits the next period may come in time.
+            let waits = book.queue.waiter_of(asked, uid).is_some();
+            return Err(if waits { ErrorBody { code: ErrorCode::QuotaReached, ..refusal } } else { refusal });
+        }
         Ok(Place { served, domain, placed, kept, has_no_hours, is_lent, run })
     }
 

@@ -1,7 +1,10 @@
 //! A refusal of `policy` in words: what was asked, what is free, what to do.
 
+use super::plans::SETTLE_NS;
+use crate::clock;
 use gpool_policy::admission::{Offer, Refusal};
-use gpool_protocol::{ErrorBody, ErrorCode, format_bytes, format_permille};
+use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, format_bytes, format_permille};
+use std::collections::BTreeMap;
 
 /// A failure of the supervisor itself.
 pub fn failed(what: &str, cause: impl std::fmt::Display) -> ErrorBody {
@@ -114,6 +117,14 @@ pub fn kept_for_others(count: usize, lent_seconds: Option<u64>) -> ErrorBody {
 pub fn reserved_for_others(tables: &[String]) -> ErrorBody {
     let remedy = "ask for less; wait, for example GPOOL_WAIT=10m, helps where that ends, or where a container does";
     ErrorBody::new(ErrorCode::ShareNotFree, is_reserved(tables), remedy)
+}
+
+/// There is room, and it is planned for those who have a deadline, who begin at these moments, CLOCK_MONOTONIC.
+pub fn planned_for_others(begins_ns: &BTreeMap<ContainerId, u64>) -> ErrorBody {
+    let now_ns = clock::now_ns();
+    let left_ns = begins_ns.values().map(|at_ns| at_ns.saturating_sub(now_ns).saturating_sub(SETTLE_NS)).min();
+    let left_seconds = left_ns.map(|left_ns| left_ns / 1_000_000_000);
+    kept_for_others(begins_ns.len(), left_seconds.map(|seconds| seconds - seconds.div_ceil(10)))
 }
 
 /// A lease would grow into that.

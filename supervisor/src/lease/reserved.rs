@@ -1,17 +1,23 @@
 //! What `[reservation]` keeps of the GPUs now, for whom, and who has it.
 
+mod calendar;
+
+pub use calendar::{left_ns, moments_of, opens_ns};
+
 use super::ahead::Ahead;
 use super::book::Book;
 use super::capacity::records_on;
 use super::entitlement::held_demand;
 use super::grant::Leases;
+use super::plans::{Admitted, Plans};
 use super::record::Record;
-use super::refusal::reserved_for_others;
+use super::refusal::{planned_for_others, reserved_for_others};
 use super::room::{Room, Scene};
 use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::queue::Waiter;
-use gpool_configuration::{Configuration, LeastPriority, Phase, Preemption, Reservation};
+use calendar::{NOTICE_S, is_kept, is_kept_at, notice_s, opens_within, over_in_ns};
+use gpool_configuration::{Configuration, LeastPriority, Preemption, Reservation};
 use gpool_policy::admission::{Demand, MemoryDemand, Part, Use};
 use gpool_policy::mechanism::Suitable;
 use gpool_policy::queue::Taken;
@@ -20,9 +26,6 @@ use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What it takes until those are told who have to go before a reservation begins, and until what they had is free, in seconds.
-const NOTICE_S: u64 = 15;
 
 /// Who asks for a lease or has one, as far as reservations go by it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -128,6 +131,13 @@ impl Reserved {
         self.tables.iter().any(|(_, its)| !opens_within(its, 0))
     }
 
+    /// The same leases, with those reservations of which something is kept at a moment, Unix seconds.
+    pub fn as_at(&self, configuration: &Configuration, unix_s: u64) -> Self {
+        let is_then = |(_, its): &(&String, &Reservation)| is_kept_at(its, configuration, unix_s);
+        let tables = configuration.reservation.iter().filter(is_then).map(|(name, its)| (name.clone(), its.clone()));
+        Self { tables: tables.collect(), having: self.having.clone() }
+    }
+
     /// Whether it is the time of none.
     pub fn is_empty(&self) -> bool {
         self.tables.is_empty()
@@ -155,45 +165,6 @@ fn having(record: &Record, gpu: usize) -> Option<Having> {
     let part = Part { permille: held_demand(record).guaranteed_permille(), bytes: record.promised_bytes() };
     let is_one = record.mig_profile.is_none() && !part.is_none();
     is_one.then(|| Having { lease: Some(record.lease_id.clone()), whom: Whom::of(record), gpu, part })
-}
-
-/// Whether nobody else is given what is reserved there: in its time, and for so long before it as it says, or as those of lower
-/// priorities have to go.
-fn is_kept(reservation: &Reservation, configuration: &Configuration) -> bool {
-    let preemption = &configuration.preemption;
-    let notice_s = if preemption.enabled { notice_s(preemption) } else { 0 };
-    opens_within(reservation, reservation.ahead_seconds.max(notice_s))
-}
-
-/// How long before it begins those are told who have to go for it.
-fn notice_s(preemption: &Preemption) -> u64 {
-    preemption.grace_seconds.saturating_add(NOTICE_S)
-}
-
-/// Whether it is its time, or will be within so many seconds.
-fn opens_within(reservation: &Reservation, seconds: u64) -> bool {
-    match reservation.phase(clock::local_now()) {
-        Phase::Open(_) => true,
-        Phase::Closed(None) => false,
-        Phase::Closed(Some(opens)) => clock::unix_s_of_local(opens).saturating_sub(clock::unix_ms() / 1000) <= seconds,
-    }
-}
-
-/// When it begins next, CLOCK_MONOTONIC; now if it has.
-pub fn opens_ns(reservation: &Reservation, now_ns: u64) -> u64 {
-    let Phase::Closed(Some(opens)) = reservation.phase(clock::local_now()) else { return now_ns };
-    let left_s = clock::unix_s_of_local(opens).saturating_sub(clock::unix_ms() / 1000);
-    now_ns.saturating_add(left_s.saturating_mul(1_000_000_000))
-}
-
-/// For how long it lasts still, in nanoseconds, once it has begun.
-pub fn left_ns(reservation: &Reservation) -> u64 {
-    match reservation.phase(clock::local_now()) {
-        Phase::Open(Some(ends)) => {
-            clock::unix_s_of_local(ends).saturating_sub(clock::unix_ms() / 1000).saturating_mul(1_000_000_000)
-        }
-        Phase::Open(None) | Phase::Closed(_) => u64::MAX,
-    }
 }
 
 /// What is reserved of each of its GPUs.
@@ -368,30 +339,41 @@ impl Leases {
         !self.scene(book, None, &gpus).missing_of(name).is_none()
     }
 
-    /// Room for a request beside those, on some of the `preferred` GPUs if it fits there, where no reservation that it may not have
-    /// lacks more afterwards.
+    /// Room for a request until it ends beside those, on some of the `preferred` GPUs if it fits there, where no reservation that it may not have
+    /// lacks more afterwards, and nobody who has a deadline loses what is planned for him.
     ///
     /// # Errors
-    /// There is none, or reservations keep it.
+    /// There is none, or it is kept for those.
     pub fn room_leaving(
         &self,
         (asked, uid): (&LeaseRequest, u32),
         scene: &Scene<'_>,
-        those: Those<'_>,
+        (ahead, leaves_ns): (&Ahead, Option<u64>),
         preferred: &[usize],
     ) -> Result<Room, ErrorBody> {
-        let whom = Whom::asking(asked, uid);
-        let (mut beside, mut broken) = (those.0.to_vec(), BTreeSet::new());
+        let (whom, those) = (Whom::asking(asked, uid), (&ahead.taken[..], &ahead.whose[..]));
+        let (mut beside, mut broken, mut planned) = (those.0.to_vec(), BTreeSet::new(), BTreeMap::new());
         loop {
             let room = match self.room_beside(asked, uid, scene, &beside, preferred) {
                 Err(_) if !broken.is_empty() => {
                     return Err(reserved_for_others(&broken.into_iter().collect::<Vec<_>>()));
                 }
+                Err(_) if !planned.is_empty() => return Err(planned_for_others(&planned)),
                 outcome => outcome?,
             };
-            let (now, on) = scene.broken_by(&whom, &room.taken(), those);
+            let taken = room.taken();
+            let (now, on) = scene.broken_by(&whom, &taken, those);
             if now.is_empty() {
-                return Ok(room);
+                // Who would be made to go for one is in its way as little as those who are.
+                let concern = |its: &Admitted| !its.is_made || asked.request.priority == Priority::Guaranteed;
+                let of = (scene.own_id(asked, uid), uid);
+                let broken = scene.plans.broken_by(of, (&taken, &whom), (ahead, leaves_ns), concern);
+                let is_theirs = |gpu: &&usize| broken.iter().any(|its| its.plan.taken.indices.contains(gpu));
+                let gpu = taken.indices.iter().find(is_theirs).or(taken.indices.first());
+                let Some(gpu) = gpu.filter(|_| !broken.is_empty()) else { return Ok(room) };
+                beside.push(all_of(*gpu));
+                planned.extend(broken.into_iter().map(|its| (its.container_id.clone(), its.plan.begins_ns)));
+                continue;
             }
             // It may go elsewhere: beside the GPU where something would be missing then.
             let indices = &room.placed.indices;
@@ -435,7 +417,23 @@ impl Leases {
         let open = Scene { may_enter_closed: true, ..scene.clone() };
         let room = self.room_beside(asked, uid, &open, &beside, &[]).ok()?;
         let is_of_it = matches!(room.served.mechanism, Mechanism::Slice | Mechanism::Exclusive);
-        is_of_it.then_some((room, ahead))
+        // What is kept for both may have been planned for another one of them.
+        let may_too = |its: &Admitted| {
+            let tables = scene.reserved.tables.iter().map(|(_, reservation)| reservation);
+            tables.filter(|its| whom.may_have(its)).any(|reservation| its.whom.may_have(reservation))
+        };
+        let ends_ns = self.run_of(asked, None).ends_ns.filter(|_| self.lends());
+        let (of, taken) = ((scene.own_id(asked, uid), uid), room.taken());
+        let leaves_all = |plans: &Plans<'_>, concern: &dyn Fn(&Admitted) -> bool| {
+            plans.broken_by(of, (&taken, &whom), (&ahead, ends_ns), concern).is_empty()
+        };
+        // Of the others' those that begin when it is reserved no more.
+        let own = scene.reserved.tables.iter().filter(|(_, its)| whom.may_have(its));
+        let now_ns = clock::now_ns();
+        let over_ns = own.map(|(_, its)| now_ns.saturating_add(over_in_ns(its))).min().unwrap_or(now_ns);
+        let leaves =
+            leaves_all(&scene.plans, &may_too) && leaves_all(&scene.plans.as_of(over_ns), &|its| !may_too(its));
+        (is_of_it && leaves).then_some((room, ahead))
     }
 
     /// What those of `waiting` are about to have who may have something of what is reserved for this one.

@@ -8,6 +8,7 @@ use super::entitlement::{demand_of, held_demand, slice_priority};
 use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
+use super::plans::Plans;
 use super::quota::{Counted, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
@@ -20,7 +21,7 @@ use crate::drains::with_drained;
 use crate::mps::Domain;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
 use gpool_policy::queue::Taken;
-use gpool_protocol::{ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority, Request};
+use gpool_protocol::{ContainerId, ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority, Request};
 use std::collections::BTreeSet;
 
 /// What requests are placed in.
@@ -41,6 +42,8 @@ pub struct Scene<'a> {
     pub is_imagined: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
     pub is_emptied: bool,
+    /// What is planned for those who have a deadline.
+    pub plans: Plans<'a>,
     /// Whether GPUs that take nobody in are open: for who comes back to where it was, or has what is reserved there.
     pub may_enter_closed: bool,
 }
@@ -51,6 +54,18 @@ impl Scene<'_> {
         let mut capacities = self.capacities.clone();
         taken.iter().for_each(|its| its.enter(&mut capacities));
         capacities
+    }
+
+    /// When one ends that is suspended and asks for its room again, CLOCK_MONOTONIC: its request does not say that.
+    pub fn end_of_suspended(&self, (asked, uid): (&LeaseRequest, u32)) -> Option<u64> {
+        let is_its = |record: &&Record| record.container_id == asked.container_id && record.owner_uid == uid;
+        let mut records = self.book.leases.values().map(|lease| &lease.record);
+        records.find(is_its).filter(|record| record.is_out()).and_then(|record| record.ends_ns)
+    }
+
+    /// By which id the plan of a request is known: in a pod it may be that of the attempt before.
+    pub fn own_id<'b>(&'b self, asked: &'b LeaseRequest, uid: u32) -> &'b ContainerId {
+        self.book.queue.waiter_of(asked, uid).map_or(&asked.container_id, |waiter| &waiter.asked.container_id)
     }
 
     /// Places of GPUs that are there.
@@ -143,7 +158,7 @@ impl Leases {
     pub fn scene<'a>(&self, book: &'a Book, own: Option<&'a LeaseId>, gpus: &'a [Gpu]) -> Scene<'a> {
         let with_spent = |standing: Standing| standing.with_spent(self.ledger.spent(), clock::unix_ms() / 1000);
         let standing = (!self.configuration().quota.is_empty()).then(|| with_spent(Standing::of(book, gpus)));
-        Scene {
+        let scene = Scene {
             book,
             own,
             gpus,
@@ -153,8 +168,10 @@ impl Leases {
             gone: own.cloned().into_iter().collect(),
             is_imagined: false,
             is_emptied: false,
+            plans: Plans::default(),
             may_enter_closed: false,
-        }
+        };
+        Scene { plans: self.plans(&scene), ..scene }
     }
 
     /// Finds room for a request beside all that stand before it; `home` is what it had where, if it comes back.
@@ -169,7 +186,13 @@ impl Leases {
         home: Option<(&Record, Vec<usize>)>,
     ) -> Result<Room, ErrorBody> {
         let own = home.as_ref().map(|(record, _)| Tally::of(record, scene.gpus));
+        let ends_ns = self.run_of(asked, home.as_ref().map(|(record, _)| *record)).ends_ns;
         let goes = |wanted: &Tally, ahead: &[Tally]| self.check_quota(scene, own.as_ref(), wanted, ahead);
+        let leaves_plans = |wanted: &Tally| {
+            let (of, own) = ((scene.own_id(asked, uid), uid), own.as_ref().zip(scene.own));
+            let goes = self.leaves_plans_their_quota(of, scene, (own, wanted), ends_ns);
+            goes.then_some(()).ok_or_else(|| quota_kept_for_others(1))
+        };
         let counted = |room: &Room| tally_of((asked, uid), room.counts(), scene.gpus);
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
@@ -182,17 +205,26 @@ impl Leases {
         }
         if let Some((room, ahead)) = self.room_reserved(asked, uid, scene)
             && goes(&counted(&room), &ahead.reserved).is_ok()
+            && leaves_plans(&counted(&room)).is_ok()
         {
             return Ok(room);
         }
-        let ends_ns = self.run_of(asked, home.as_ref().map(|(record, _)| *record)).ends_ns;
         let home = home.map(|(_, places)| places);
         let waiting = scene.book.queue.ahead_of(asked, uid);
         let ahead = self.taken_by(&waiting, scene);
         let (taken, reserved) = (&ahead.taken, &ahead.reserved);
-        let planned = scene.book.queue.waiter_of(asked, uid).map(|waiter| scene.places_of(&waiter.preferred()));
+        let waiter = scene.book.queue.waiter_of(asked, uid);
+        let planned = waiter.map(|waiter| scene.places_of(&waiter.preferred()));
+        // Whose moment has come is, where it was to be, behind nobody for whom there is no room yet.
+        let due = planned.as_ref().filter(|_| waiter.is_some_and(|waiter| waiter.is_due(clock::now_ns())));
+        let of_due = due.and_then(|planned| {
+            let there = ahead.of_room_that_is_there();
+            let room = self.room_behind((asked, uid), scene, (&there, ends_ns), planned).ok()?;
+            room.placed.indices.iter().all(|gpu| planned.contains(gpu)).then_some(room)
+        });
         let preferred = home.or(planned).unwrap_or_default();
-        let room = self.room_behind((asked, uid), scene, (&ahead, ends_ns), &preferred);
+        let behind = || self.room_behind((asked, uid), scene, (&ahead, ends_ns), &preferred);
+        let room = of_due.map_or_else(behind, Ok);
         // Room is no help beyond a quota, so that is told first, also where there is none.
         let wanted = match &room {
             Ok(room) => Some(counted(room)),
@@ -203,6 +235,9 @@ impl Leases {
         let is_kept = room.is_ok() && wanted.is_some_and(|wanted| goes(&wanted, reserved).is_err());
         if is_kept {
             return Err(quota_kept_for_others(reserved.len()));
+        }
+        if let Ok(room) = &room {
+            leaves_plans(&counted(room))?;
         }
         if room.is_ok() || taken.is_empty() {
             return room;
@@ -271,7 +306,7 @@ impl Leases {
         let without_spent = |standing: Standing| standing.with_spent(None, clock::unix_ms() / 1000);
         let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
         let emptied = emptied(&scene, &book);
-        let room = self.room_leaving((asked, uid), &emptied, (&[], &[]), &[])?;
+        let room = self.room_leaving((asked, uid), &emptied, (&Ahead::default(), None), &[])?;
         let wanted = tally_of((asked, uid), room.counts(), &gpus);
         self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
@@ -391,6 +426,7 @@ pub fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         gone,
         is_imagined: true,
         is_emptied: true,
+        plans: Plans::default(),
         may_enter_closed: false,
     }
 }

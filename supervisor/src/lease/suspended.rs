@@ -106,6 +106,7 @@ impl Lease {
                 wait_seconds: Some(longest_wait_seconds),
                 // What is left of its run time is another one at each look, so that it would be another request.
                 run_seconds: None,
+                deadline: None,
                 resource: None,
                 seal: None,
             },

@@ -1,8 +1,10 @@
 //! What a request would have now, by all that a grant looks at, without granting it.
 
+use super::deadline::check_in_time;
 use super::grant::Leases;
 use super::placing::LOOK_PATIENCE;
 use super::room::{Room, Scene};
+use crate::clock;
 use gpool_protocol::{ContainerId, ErrorBody, LeaseRequest, Mechanism, Request, Trial, TrialRequest};
 use std::time::Instant;
 
@@ -43,10 +45,14 @@ impl Leases {
     fn try_now(&self, asked: &LeaseRequest, uid: u32) -> Result<Trial, ErrorBody> {
         let book = self.book();
         let gpus = self.gpus_for_new();
+        check_in_time(asked, self.run_of(asked, None), clock::now_ns())?;
         let scene = Scene { is_imagined: true, ..self.scene(&book, None, &gpus) };
         let room = self.room_for(asked, uid, &scene, None);
-        let Room { served, placed, has_no_hours, .. } =
-            room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
+        let room = room.map_err(|refusal| self.with_drained(refusal, asked, uid));
+        let Room { served, placed, has_no_hours, .. } = match room {
+            Err(refusal) => return Err(self.with_moment(refusal, (asked, uid), &scene)),
+            Ok(room) => room,
+        };
         if served.mechanism == Mechanism::Mps {
             self.check_serves_mps()?;
         }

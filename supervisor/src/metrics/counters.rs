@@ -20,11 +20,14 @@ pub(super) const PREEMPTIONS: [&str; 6] = ["told", "withdrawn", "left", "suspend
 /// What was done about leases whose run time is over.
 pub(super) const RUN_TIMES: [&str; 3] = ["told", "revoked", "not_revoked"];
 
+/// What became of requests that have a deadline and wait.
+pub(super) const DEADLINES: [&str; 2] = ["planned", "at_risk"];
+
 /// What came of leases that were to be suspended or to come back.
 pub(super) const SUSPENSIONS: [&str; 4] = ["suspended", "not_suspended", "woken", "lost"];
 
 /// What requests for leases are refused with. Others may come up and are counted from then on.
-const REFUSALS: [ErrorCode; 10] = [
+const REFUSALS: [ErrorCode; 11] = [
     ErrorCode::SupervisorFailed,
     ErrorCode::RequestInvalid,
     ErrorCode::RequestNotAllowed,
@@ -34,6 +37,7 @@ const REFUSALS: [ErrorCode; 10] = [
     ErrorCode::NoGpu,
     ErrorCode::NoMechanism,
     ErrorCode::QuotaReached,
+    ErrorCode::DeadlineNotMet,
     ErrorCode::LeaseConflict,
 ];
 
@@ -46,6 +50,7 @@ pub struct Counters {
     preemptions: Mutex<BTreeMap<&'static str, u64>>,
     run_times: Mutex<BTreeMap<&'static str, u64>>,
     suspensions: Mutex<BTreeMap<&'static str, u64>>,
+    deadlines: Mutex<BTreeMap<&'static str, u64>>,
     lent: AtomicU64,
     queue: Mutex<BTreeMap<&'static str, Waits>>,
 }
@@ -70,6 +75,7 @@ impl Default for Counters {
             preemptions: zeroes(&mut PREEMPTIONS.into_iter()),
             run_times: zeroes(&mut RUN_TIMES.into_iter()),
             suspensions: zeroes(&mut SUSPENSIONS.into_iter()),
+            deadlines: zeroes(&mut DEADLINES.into_iter()),
             lent: AtomicU64::new(0),
             queue: Mutex::new(Left::ALL.map(|how| (how.word(), Waits::default())).into()),
         }
@@ -109,6 +115,16 @@ impl Counters {
     /// This was done about a lease whose run time is over.
     pub fn note_run_time(&self, outcome: &'static str) {
         *lock(&self.run_times).entry(outcome).or_default() += 1;
+    }
+
+    /// This became of a request that has a deadline and waits.
+    pub fn note_deadline(&self, outcome: &'static str) {
+        *lock(&self.deadlines).entry(outcome).or_default() += 1;
+    }
+
+    /// What became of those, by outcome.
+    pub fn deadlines(&self) -> Vec<(&'static str, u64)> {
+        lock(&self.deadlines).iter().map(|(outcome, count)| (*outcome, *count)).collect()
     }
 
     /// A lease was granted, in room that is kept for another one if `is_lent`.

@@ -66,6 +66,7 @@ families! {
     QueueLeft Counter "gpool_queue_left_total" ["how"]
         "Waits for room that have ended: with a lease (granted), when their time was over or something else was refused (refused), by gpool queue cancel (cancelled), or because nobody asked any more (gone)";
     QueueWaited Counter "gpool_queue_wait_seconds_total" ["how"] "How long those waits were, all together";
+    Deadlines Counter "gpool_deadlines_total" ["outcome"] "Requests that wait and have a deadline: room was planned for it in time (planned), or is not any more (at_risk)";
     QueueBackfilled Counter "gpool_queue_backfilled_total" [] "Leases granted in room that is kept for another container, which cannot begin before their run times are over";
     IdleActions Counter "gpool_idle_actions_total" ["action"]
         "What was done about containers that make no use of their GPUs: told, revoked, not_revoked, suspended, not_suspended";

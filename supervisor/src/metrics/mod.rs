@@ -52,6 +52,7 @@ struct Moment {
     preemptions: Vec<(&'static str, u64)>,
     suspensions: Vec<(&'static str, u64)>,
     run_times: Vec<(&'static str, u64)>,
+    deadlines: Vec<(&'static str, u64)>,
     lent: u64,
     rounds: [(&'static str, u64); 2],
     complaints: u64,
@@ -101,6 +102,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         preemptions: leases.counters.preemptions(),
         suspensions: leases.counters.suspensions(),
         run_times: leases.counters.run_times(),
+        deadlines: leases.counters.deadlines(),
         lent: leases.counters.lent(),
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
@@ -213,6 +215,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::QueueBackfilled, &[], moment.lent as f64);
     for (outcome, count) in &moment.suspensions {
         page.add(Family::Suspensions, &[("outcome", outcome)], *count as f64);
+    }
+    for (outcome, count) in &moment.deadlines {
+        page.add(Family::Deadlines, &[("outcome", outcome)], *count as f64);
     }
     for (outcome, count) in &moment.run_times {
         page.add(Family::RunTimes, &[("outcome", outcome)], *count as f64);

@@ -175,6 +175,7 @@ fn moment() -> Moment {
         preemptions: vec![("left", 2)],
         suspensions: vec![("woken", 5)],
         run_times: vec![("revoked", 4)],
+        deadlines: vec![("planned", 2)],
         lent: 3,
         rounds: [("sampler", 9), ("attendant", 8)],
         complaints: 0,
@@ -327,6 +328,8 @@ fn figures_are_in_prometheus_units() {
     let suspensions = FAMILIES.iter().find(|(family, _)| *family == Family::Suspensions).map(|(_, family)| family.help);
     assert!(counters::SUSPENSIONS.iter().all(|outcome| suspensions.is_some_and(|help| help.contains(outcome))));
     let run_times = FAMILIES.iter().find(|(family, _)| *family == Family::RunTimes).map(|(_, family)| family.help);
+    let deadlines = FAMILIES.iter().find(|(family, _)| *family == Family::Deadlines).map(|(_, family)| family.help);
+    assert!(counters::DEADLINES.iter().all(|outcome| deadlines.is_some_and(|help| help.contains(outcome))));
     assert!(counters::RUN_TIMES.iter().all(|outcome| run_times.is_some_and(|help| help.contains(outcome))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));

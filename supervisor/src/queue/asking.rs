@@ -130,16 +130,24 @@ impl Leases {
             let could = self.could_fit(asked, uid);
             could.inspect_err(|_| self.leave_queue_of(&mut book, asked, uid, Left::Refused))?;
         }
-        let is_new = match book.queue.waiter_of_mut(asked, uid) {
+        let mut is_to_be_written = match book.queue.waiter_of_mut(asked, uid) {
             Some(waiter) => waiter.note_asker(asked, requester),
             None => {
                 // What no end of a lease makes room for is refused now and not when the time is over.
                 self.could_fit(asked, uid)?;
                 self.check_places(&book.queue, (asked, uid), &refusal)?;
-                book.queue.join(asked, uid, requester, now_ns);
+                let (appointment, _) = self.appoint(&book, asked, uid)?;
+                let waiter = book.queue.join(asked, uid, requester, now_ns);
+                if let Some(its) = &appointment {
+                    self.tell_planned(asked, uid, its);
+                }
+                waiter.appointment.replace(appointment);
                 true
             }
         };
+        if is_known {
+            is_to_be_written |= self.appoint(&book, asked, uid)?.1;
+        }
         let ahead = book.queue.ahead_of(asked, uid);
         let place = 1 + ahead.len() as u32;
         // Who waits for a quota of its own, or for the host's memory, holds nobody up.
@@ -160,7 +168,7 @@ impl Leases {
         }
         let Some(waiter) = book.queue.waiter_of(asked, uid) else { return Err(refusal) };
         let answer = answer_to(waiter, place);
-        if is_new {
+        if is_to_be_written {
             self.write_queue(&mut book);
         }
         drop(book);

@@ -5,6 +5,7 @@
 //! Nobody waits for who is away, and nothing is kept for it.
 
 use super::Waiter;
+use super::waiter::asks_the_same;
 use gpool_policy::queue::Claim;
 use gpool_protocol::LeaseRequest;
 use std::collections::VecDeque;
@@ -44,6 +45,15 @@ impl DepartedPods {
         while self.0.len() > MOST {
             self.0.pop_front();
         }
+    }
+
+    /// Since when one has waited that comes again and asks for the same, CLOCK_MONOTONIC.
+    pub fn since_ns(&self, asked: &LeaseRequest, uid: u32, now_ns: u64) -> Option<u64> {
+        let is_same = |it: &Departed| it.asked.in_pod == asked.in_pod && asks_the_same(&it.asked, asked);
+        let is_its = |it: &&Departed| {
+            asked.in_pod.is_some() && it.uid == uid && is_same(it) && now_ns.saturating_sub(it.left_ns) < REMEMBERED_NS
+        };
+        self.0.iter().find(is_its).map(|it| it.claim.since_ns)
     }
 
     /// Gives one that is about to join the place that it had, if it asks for the same. Whether it had one.

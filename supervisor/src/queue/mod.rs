@@ -10,10 +10,10 @@ mod tending;
 mod waiter;
 
 pub use tending::Left;
-pub use waiter::Waiter;
+pub use waiter::{Appointment, Waiter};
 
 use crate::clock;
-use crate::lease::slice_priority;
+use crate::lease::{Since, slice_priority};
 use crate::procfs::WatchedProcess;
 use departed::DepartedPods;
 use gpool_policy::queue::{Claim, Rounds, order};
@@ -59,6 +59,13 @@ impl Queue {
     /// The one that waits for this request.
     pub fn waiter_of(&self, asked: &LeaseRequest, uid: u32) -> Option<&Waiter> {
         self.waiters.iter().find(|waiter| waiter.is_for(asked, uid))
+    }
+
+    /// Since when a request waits: also of the next attempt at a container of a pod, whose place is kept.
+    pub fn since(&self, asked: &LeaseRequest, uid: u32, now_ns: u64) -> Since {
+        let departed =
+            || Since { first_ns: self.departed.since_ns(asked, uid, now_ns).unwrap_or(now_ns), attempt_ns: now_ns };
+        self.waiter_of(asked, uid).map_or_else(departed, Waiter::since)
     }
 
     /// All of them, the next one first, as the socket shows them.

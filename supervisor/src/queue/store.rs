@@ -1,6 +1,6 @@
 //! The queue as it is written down, so that a supervisor that is started anew keeps everybody's place.
 
-use super::{Queue, Waiter};
+use super::{Appointment, Queue, Waiter};
 use crate::clock;
 use crate::lease::{Book, Leases, slice_priority, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
@@ -31,6 +31,8 @@ struct WaiterRecord {
     kept_ns: u64,
     #[serde(default)]
     kept_on: Vec<GpuUuid>,
+    #[serde(default)]
+    appointment: Option<Appointment>,
 }
 
 /// All of them, of one boot.
@@ -72,6 +74,7 @@ impl Queue {
             cause: waiter.cause.clone(),
             kept_ns: waiter.kept_ns.get(),
             kept_on: waiter.kept_on.borrow().clone(),
+            appointment: waiter.appointment.borrow().clone(),
         };
         self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
     }
@@ -102,6 +105,8 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         (waiter.since_unix_ms, waiter.cause, waiter.asked_ns) = (record.since_unix_ms, record.cause, now_ns);
         waiter.attempt_ns = record.attempt_ns.unwrap_or(record.since_ns);
         (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
+        waiter.appointment = record.appointment.into();
+        waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
     queue
@@ -125,6 +130,8 @@ mod tests {
             waiter.cause = "no room".into();
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
+            let gpus = vec![GpuUuid("GPU-1".into())];
+            waiter.appointment.replace(Some(Appointment { begins_ns: 20, ends_ns: 90, gpus, is_made: false }));
         }
         let mut records = queue.records();
         let mut ended = records[0].clone();

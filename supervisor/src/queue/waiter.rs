@@ -1,10 +1,12 @@
 //! One that waits for room.
 
-use crate::clock;
+use crate::clock::{self, ns};
+use crate::lease::{SETTLE_NS, Since};
 use crate::procfs::WatchedProcess;
 use gpool_policy::preemption::Wait;
 use gpool_policy::queue::Claim;
-use gpool_protocol::{GpuUuid, LeaseRequest, Request, WaitingView};
+use gpool_protocol::{Deadline, GpuUuid, LeaseRequest, Request, WaitingView};
+use serde::{Deserialize, Serialize};
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
@@ -16,8 +18,25 @@ const RETRY_PER_PLACE: Duration = Duration::from_millis(50);
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
 /// Who has not asked for three of those times and this is gone: who asks waits 4 s for an answer and then half a second.
 const SILENCE: Duration = Duration::from_secs(8);
+/// Between two looks at the moment of one that has a deadline.
+const PLANNED_EVERY_NS: u64 = 1_000_000_000;
+/// What has come to nothing for so long is given up: GPUs and their memory may be away for a moment.
+const FAILS_NS: u64 = 5_000_000_000;
 /// What is kept for one that does not ask to see it is kept for no longer between two looks than this.
 const KEEP_STEP: Duration = Duration::from_secs(5);
+
+/// When and where one begins that has to be through by a moment; CLOCK_MONOTONIC.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Appointment {
+    /// From when on nobody else is given what it needs there.
+    pub begins_ns: u64,
+    /// Until when.
+    pub ends_ns: u64,
+    pub gpus: Vec<GpuUuid>,
+    /// Whether others of a lower priority have to make room for it until then.
+    #[serde(default)]
+    pub is_made: bool,
+}
 
 /// One that waits for room.
 #[derive(Debug)]
@@ -57,6 +76,13 @@ pub struct Waiter {
     pub kept_at_ns: Cell<Option<u64>>,
     /// When it can begin there at the latest, CLOCK_MONOTONIC, if anybody knows.
     pub begins_ns: Cell<Option<u64>>,
+    /// The moment that was given to it, if it has a deadline, as long as that can be kept to.
+    pub appointment: RefCell<Option<Appointment>>,
+    /// Whether it has been told that it has none any more.
+    pub has_lost: Cell<bool>,
+    /// When it was looked at last for that, and since when that has come to nothing; CLOCK_MONOTONIC.
+    planned_ns: Cell<Option<u64>>,
+    fails_since_ns: Cell<Option<u64>>,
 }
 
 impl Waiter {
@@ -81,6 +107,10 @@ impl Waiter {
             kept_ns: Cell::default(),
             kept_at_ns: Cell::default(),
             begins_ns: Cell::default(),
+            appointment: RefCell::default(),
+            has_lost: Cell::default(),
+            planned_ns: Cell::default(),
+            fails_since_ns: Cell::default(),
         }
     }
 
@@ -92,7 +122,7 @@ impl Waiter {
 
     /// Whether those behind it have the room on GPUs that it asks for.
     pub fn is_in_nobodys_way(&self) -> bool {
-        self.is_over_quota || self.lacks_host_memory
+        self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
     }
 
     /// Whether room on GPUs is kept or made for it.
@@ -102,6 +132,9 @@ impl Waiter {
 
     /// Where it goes if it can: where others make room for it, or where there was room for it.
     pub fn preferred(&self) -> Vec<GpuUuid> {
+        if let Some(its) = self.appointment.borrow().as_ref().filter(|its| !its.is_made) {
+            return its.gpus.clone();
+        }
         let making_on = self.making_on.borrow();
         if making_on.is_empty() { self.planned.borrow().clone() } else { making_on.clone() }
     }
@@ -123,12 +156,12 @@ impl Waiter {
 
     /// How it stands for whoever might make room for it: what is left is of this attempt.
     pub fn wait_for_room(&self, now_ns: u64) -> Wait {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let as_ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         let longest = Duration::from_secs(self.asked.request.wait_seconds.unwrap_or(0));
         Wait {
             priority: self.claim.priority,
-            waited_ns: ns(self.waited(now_ns)),
-            left_ns: ns(longest.saturating_sub(self.waited_in_this_attempt(now_ns))),
+            waited_ns: as_ns(self.waited(now_ns)),
+            left_ns: as_ns(longest.saturating_sub(self.waited_in_this_attempt(now_ns))),
         }
     }
 
@@ -167,6 +200,68 @@ impl Waiter {
         }
     }
 
+    /// What is planned for it is as if it were kept, for as long as need be.
+    pub fn note_kept(&self, its: &Appointment) {
+        self.kept_on.borrow_mut().clone_from(&its.gpus);
+        self.begins_ns.set(Some(its.begins_ns));
+        self.kept_at_ns.set(None);
+    }
+
+    /// Since when it waits.
+    pub fn since(&self) -> Since {
+        Since { first_ns: self.claim.since_ns, attempt_ns: self.attempt_ns }
+    }
+
+    /// Whether its moment is to be looked at, which is said once each time: once in a while, and always when that has come.
+    pub fn is_to_be_planned(&self, now_ns: u64) -> bool {
+        let is_fresh = self.planned_ns.get().is_some_and(|at_ns| now_ns.saturating_sub(at_ns) < PLANNED_EVERY_NS);
+        let is_to_be = !is_fresh || self.is_due(now_ns);
+        if is_to_be {
+            self.planned_ns.set(Some(now_ns));
+        }
+        is_to_be
+    }
+
+    /// Whether it keeps its moment, which `is_good` as it seems now, or has not been for a short time only.
+    pub fn keeps_its_moment(&self, is_good: bool, now_ns: u64) -> bool {
+        if is_good {
+            self.fails_since_ns.set(None);
+            return true;
+        }
+        let since_ns = self.fails_since_ns.get().unwrap_or(now_ns);
+        self.fails_since_ns.set(Some(since_ns));
+        now_ns.saturating_sub(since_ns) < FAILS_NS
+    }
+
+    /// Whether it is to begin elsewhere or at another moment than was written down, for more than a second; or has no moment any more.
+    pub fn has_moved(&self, before: Option<&Appointment>) -> bool {
+        let now = self.appointment.borrow();
+        match (now.as_ref(), before) {
+            (Some(now), Some(before)) => {
+                now.gpus != before.gpus || now.begins_ns.abs_diff(before.begins_ns) > 1_000_000_000
+            }
+            (now, before) => now.is_some() != before.is_some(),
+        }
+    }
+
+    /// When it begins for whom others have to make room, if that is so soon that they have to be told.
+    pub fn made_within(&self, lead_ns: u64, now_ns: u64) -> Option<u64> {
+        let appointment = self.appointment.borrow();
+        let made = appointment.as_ref().filter(|its| its.is_made).map(|its| its.begins_ns);
+        made.filter(|at_ns| *at_ns <= now_ns.saturating_add(lead_ns))
+    }
+
+    /// Whether it begins in time without anybody's going for it.
+    pub fn has_settled_plan(&self) -> bool {
+        self.appointment.borrow().as_ref().is_some_and(|its| !its.is_made)
+    }
+
+    /// Whether its moment has come, or is about to: from then on it begins as soon as what it needs is free.
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let appointment = self.appointment.borrow();
+        appointment.as_ref().is_some_and(|its| its.begins_ns <= now_ns.saturating_add(SETTLE_NS))
+    }
+
     /// Nothing is kept for it now.
     pub fn keep_nothing(&self) {
         self.kept_on.borrow_mut().clear();
@@ -176,8 +271,7 @@ impl Waiter {
 
     /// Whether it is the same request, asked again: but for what is left of its time.
     pub fn asks_the_same(&self, asked: &LeaseRequest) -> bool {
-        let wait_seconds = asked.request.wait_seconds;
-        Request { wait_seconds, ..self.asked.request.clone() } == asked.request
+        asks_the_same(&self.asked, asked)
     }
 
     /// Whether this comes long before it was told to ask again.
@@ -192,6 +286,8 @@ impl Waiter {
 
     /// As the socket shows it.
     pub fn view(&self, place: u32) -> WaitingView {
+        let appointment = self.appointment.borrow();
+        let planned = appointment.as_ref().filter(|its| !its.is_made);
         WaitingView {
             container_id: self.asked.container_id.clone(),
             place,
@@ -200,13 +296,30 @@ impl Waiter {
             since_unix_ms: self.since_unix_ms,
             waited_ms: self.waited(clock::now_ns()).as_millis() as u64,
             cause: self.cause.clone(),
-            kept_on: match self.making_on.borrow().as_slice() {
-                [] => self.kept_on.borrow().clone(),
-                making_on => making_on.to_vec(),
+            kept_on: match (planned, self.making_on.borrow().as_slice()) {
+                (Some(its), _) => its.gpus.clone(),
+                (None, []) => self.kept_on.borrow().clone(),
+                (None, making_on) => making_on.to_vec(),
             },
-            begins_unix_ms: self.begins_ns.get().map(clock::unix_ms_at),
+            begins_unix_ms: appointment
+                .as_ref()
+                .map(|its| its.begins_ns)
+                .or(self.begins_ns.get())
+                .map(clock::unix_ms_at),
+            deadline_unix_ms: self.asked.request.deadline.map(|deadline| match deadline {
+                Deadline::Within(seconds) => clock::unix_ms_at(self.claim.since_ns.saturating_add(ns(seconds))),
+                Deadline::At(unix_s) => unix_s.saturating_mul(1000),
+            }),
+            // Who was let in without a moment has lost it.
+            is_at_risk: self.asked.request.deadline.is_some() && appointment.is_none(),
         }
     }
+}
+
+/// Whether both ask for the same, but for how long they wait.
+pub fn asks_the_same(one: &LeaseRequest, other: &LeaseRequest) -> bool {
+    let wait_seconds = other.request.wait_seconds;
+    Request { wait_seconds, ..one.request.clone() } == other.request
 }
 
 /// Who takes turns: the team, or who starts it.

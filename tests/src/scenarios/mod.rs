@@ -13,6 +13,7 @@ mod conmon_killed;
 mod copies;
 mod cuda_programs;
 mod daemon_reload_vm;
+mod deadline;
 mod doctor;
 mod documentation;
 mod downloading;

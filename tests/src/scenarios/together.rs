@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 82] = [
+pub const TOGETHER: [&str; 83] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -24,6 +24,7 @@ pub const TOGETHER: [&str; 82] = [
     "random-kills",
     "memory-cap",
     "run-time",
+    "deadline",
     "reservation",
     "docker",
     "preemption",

@@ -2,10 +2,14 @@
 
 use super::super::book::Held;
 use super::super::capacity::capacities;
+use super::super::plans::Times;
+use super::super::quota::Tally;
 use super::super::record::sample;
 use super::*;
-use gpool_protocol::GpuUuid;
+use gpool_policy::deadline::{Job, Plan};
+use gpool_protocol::{ContainerId, GpuUuid};
 use std::path::Path;
+use std::rc::Rc;
 use std::time::Instant;
 
 const GIB: u64 = 1 << 30;
@@ -62,6 +66,7 @@ fn with_scene<T>(text: &str, places: &[Held], look: impl FnOnce(&mut Scene<'_>) 
         is_imagined,
         is_emptied,
         may_enter_closed: false,
+        plans: Default::default(),
     })
 }
 
@@ -177,5 +182,33 @@ fn while_room_is_made_for_it_it_stays_there() {
         assert_eq!(on(scene), [Gpu::sample(0).uuid], "where least is missing");
         scene.book.making_on.borrow_mut().insert("a".to_owned(), vec![Gpu::sample(1).uuid]);
         assert_eq!(on(scene), [Gpu::sample(1).uuid]);
+    });
+}
+
+#[test]
+fn a_newcomer_that_has_a_reservation_be_elsewhere_is_in_the_way_of_who_has_a_plan_there() {
+    // A whole GPU for others, which two of them would do for.
+    let text = "[reservation.all]\nteams = [\"vision\"]\n";
+    with_scene(text, &[], |scene| {
+        let (whom, other) = (whom(None, 0, Priority::Guaranteed), whom(Some("vision"), 0, Priority::Guaranteed));
+        let on = |gpu, permille| Taken { indices: vec![gpu], demand: Demand::exactly(Part { permille, bytes: GIB }) };
+        let seat = scene.kept()[0].seats[0].gpu;
+        let times = Rc::new(Times::of(vec![(0, scene.clone())]));
+        let plan = Plan { begins_ns: 100, ends_ns: 200, taken: on(1 - seat, 600) };
+        let frames = times.frames(&whom, &[]);
+        let job = Job { demand: plan.taken.demand, among: vec![0, 1], frames, length_ns: 100, begins_by_ns: 100 };
+        assert!(plan.holds(&job, &[], 0));
+        assert!(!Plan { taken: on(seat, 600), ..plan.clone() }.holds(&job, &[], 0), "it is reserved there");
+        let (container_id, tally) = (ContainerId("planned".into()), Tally::of(&sample(), &[]));
+        let one = Admitted { container_id, uid: 0, whom: whom.clone(), job, plan, tally, is_made: false };
+        let plans = Plans::new(vec![one], (Rc::clone(&times), times), 0);
+        let broken = |whom: &Whom, more: Taken, ends_ns| {
+            let (new, nobody) = (ContainerId("new".into()), Ahead::default());
+            plans.broken_by((&new, 0), (&more, whom), (&nobody, ends_ns), |_| true).len()
+        };
+        assert_eq!(broken(&whom, on(seat, 500), None), 1, "the reservation would have to be where it was planned");
+        assert_eq!(broken(&other, on(seat, 500), None), 0, "what those have counts towards it");
+        assert_eq!(broken(&whom, on(seat, 500), Some(1)), 1, "for as long as that takes to be free");
+        assert_eq!((broken(&whom, on(1 - seat, 400), None), broken(&whom, on(1 - seat, 401), None)), (0, 1));
     });
 }

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "deadline",
+        what: "who has to be through by a moment begins in time, whoever else comes, or is refused at once",
+        limit_s: 240,
+        run: Place::Inside(deadline::run),
+    },
+    Scenario {
         name: "promised-latency",
         what: "requests are measured as who makes them sees them, and who is in their way is named, kept out and kept from running",
         limit_s: 180,
