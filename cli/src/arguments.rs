@@ -12,6 +12,7 @@ mod forecast;
 mod gpu;
 mod latency;
 mod mig;
+mod overrides;
 mod queue;
 mod quota;
 mod reservation;
@@ -36,6 +37,7 @@ pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
 pub use latency::LatencyOptions;
 pub use mig::{MigVerb, Plan, Wanted};
+pub use overrides::{OverrideVerb, OverrideWhom};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 pub use reservation::ReservationVerb;
@@ -183,6 +185,12 @@ pub enum Verb {
         /// What to do with it.
         #[command(subcommand)]
         verb: QuotaVerb,
+    },
+    /// Emergencies: teams and users for whom no quota holds for a while, and who stand first in the queue
+    Override {
+        /// What to do with them.
+        #[command(subcommand)]
+        verb: OverrideVerb,
     },
     /// Parts of GPUs that are kept free for somebody
     Reservation {

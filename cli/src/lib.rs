@@ -68,6 +68,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Latency(options) => commands::latency::run(&client, &options),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
+        Verb::Override { verb } => commands::overrides::run(&client, &verb),
         Verb::Reservation { verb } => commands::reservation::run(&client, &verb),
         Verb::Export { verb } => commands::export::run(&client, &verb),
         Verb::Events(options) => commands::events::run(&client, &options),

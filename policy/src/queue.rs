@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 pub struct Claim {
     /// Before whom it is served.
     pub priority: Priority,
+    /// Whether it waits for its turn, as all do but those for whom there is an emergency.
+    pub is_ordinary: bool,
     /// In which round of all owners of that priority it is served.
     pub round: u64,
     /// Since when it waits, in nanoseconds of any one clock.
@@ -206,7 +208,8 @@ mod tests {
                 let claims: Vec<Claim> = self.waiting.iter().map(|(claim, _)| *claim).collect();
                 let round = self.rounds.join(&claims, priority, &name[..1]);
                 self.came += 1;
-                self.waiting.push((Claim { priority, round, since_ns: self.came }, *name));
+                let claim = Claim { priority, is_ordinary: true, round, since_ns: self.came };
+                self.waiting.push((claim, *name));
             }
         }
 
@@ -233,6 +236,16 @@ mod tests {
         ["a1", "b1", "d1"].iter().for_each(|name| line.leaves(name));
         line.joins(Priority::Guaranteed, &["e1", "d2"]);
         assert_eq!(line.in_order(), ["a2", "b2", "c2", "e1", "d2", "a3", "a9"]);
+    }
+
+    #[test]
+    fn in_an_emergency_one_is_the_first_of_its_priority() {
+        let mut line = Line::default();
+        line.joins(Priority::Guaranteed, &["a1", "a2", "b1"]);
+        line.joins(Priority::Burst, &["c1", "c2"]);
+        let is_urgent = |name: &str| matches!(name, "a2" | "c2");
+        line.waiting.iter_mut().for_each(|(claim, name)| claim.is_ordinary = !is_urgent(name));
+        assert_eq!(line.in_order(), ["a2", "a1", "b1", "c2", "c1"]);
     }
 
     #[test]
@@ -271,7 +284,7 @@ mod tests {
         // What an earlier life of the supervisor has written down counts as well.
         let mut rounds = Rounds::default();
         rounds.note(Priority::Guaranteed, "a", 4);
-        let waits = Claim { priority: Priority::Guaranteed, round: 4, since_ns: 1 };
+        let waits = Claim { priority: Priority::Guaranteed, is_ordinary: true, round: 4, since_ns: 1 };
         assert_eq!(
             (rounds.join(&[waits], Priority::Guaranteed, "a"), rounds.join(&[waits], Priority::Guaranteed, "b")),
             (5, 4)

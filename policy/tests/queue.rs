@@ -261,7 +261,7 @@ fn run((gpus, keep): (usize, u64), jobs: &[Job], mut turns: impl Iterator<Item =
             let job = to_come.pop().unwrap();
             let (priority, owner) = (jobs[job].demand.priority, jobs[job].owner.to_string());
             let round = world.rounds.join(&world.claims(), priority, &owner);
-            let claim = Claim { priority, round, since_ns: now };
+            let claim = Claim { priority, is_ordinary: true, round, since_ns: now };
             world.waiting.push(Waiting {
                 job,
                 claim,

@@ -79,6 +79,8 @@ pub enum EventKind {
     LeaseEnded,
     /// Four fifths of a budget of a team or a user are spent, or all of it.
     Budget,
+    /// For a while no quota holds for a team or a user, who stands first in the queue; or that is over.
+    Override,
     /// The time of a reservation has begun or is over, something of it is missing, or nothing is any more.
     Reservation,
     /// Requests of a container take longer than is promised, or no longer do; or others are kept from running for that.
@@ -153,7 +155,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 54] = [
+    pub const ALL: [EventKind; 55] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -173,6 +175,7 @@ impl EventKind {
         EventKind::Deadline,
         EventKind::LeaseEnded,
         EventKind::Budget,
+        EventKind::Override,
         EventKind::Reservation,
         EventKind::Latency,
         EventKind::AllocationRefused,

@@ -29,6 +29,7 @@ mod mechanism;
 mod memory_limits;
 mod messages;
 mod mig;
+mod overrides;
 mod quantity;
 mod queue;
 mod quota;
@@ -70,6 +71,7 @@ pub use messages::{
     TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
+pub use overrides::{OVERRIDE_SECONDS_MAX, Override, OverrideOf, OverrideRequest};
 pub use quantity::{
     LEAST_BYTES, LONGEST_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,
     format_permille, format_seconds, format_short_time, parse_bytes, parse_permille, parse_short_time, parse_time,

@@ -120,6 +120,9 @@ pub struct QuotaView {
     /// How many of them wait for a quota of their team or their user, and not for room.
     #[serde(default)]
     pub held_up: u32,
+    /// Until when an override lifts it, Unix seconds.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lifted_until_unix_s: Option<u64>,
 }
 
 #[cfg(test)]
@@ -138,6 +141,7 @@ mod tests {
             budget: None,
             waiting: 1,
             held_up: 0,
+            lifted_until_unix_s: None,
         };
         let text = serde_json::to_string(&view).unwrap();
         let want = r#"{"of":"no-team","table":"quota.no_team","held":{"share_permille":1500,"memory_bytes":0,"leases":2},"allowed":{"leases":3},"waiting":1,"held_up":0}"#;

@@ -91,6 +91,7 @@ mod metrics;
 mod mig;
 mod mps;
 mod occupants;
+mod overrides;
 mod preemptions;
 mod privilege;
 mod procfs;

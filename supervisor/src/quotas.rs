@@ -11,7 +11,16 @@ use std::collections::BTreeSet;
 /// by number.
 pub fn views(leases: &Leases, book: &Book) -> Vec<QuotaView> {
     let standing = Standing::of(book, &leases.gpus()).with_spent(leases.ledger.spent(), clock::unix_ms() / 1000);
-    views_of(&leases.configuration().quota, book, &standing)
+    let mut views = views_of(&leases.configuration().quota, book, &standing);
+    for its in leases.overrides.at(clock::unix_ms()) {
+        let is_its = |view: &&mut QuotaView| match &its.of.team {
+            Some(team) => view.team.as_ref() == Some(team),
+            None => view.uid == its.of.user,
+        };
+        let until_unix_s = Some(its.until_unix_ms / 1000);
+        views.iter_mut().filter(is_its).for_each(|view| view.lifted_until_unix_s = until_unix_s);
+    }
+    views
 }
 
 fn views_of(quota: &Quota, book: &Book, standing: &Standing) -> Vec<QuotaView> {
@@ -44,6 +53,7 @@ fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[([Holder
         allowed: QuotaAllowed { share_permille, memory_bytes, leases },
         budget: standing.account(holder, quota).map(|account| budget_view(&account, held.share_permille)),
         waiting: waiting.iter().filter(|(both, _)| both.contains(holder)).count() as u32,
+        lifted_until_unix_s: None,
         held_up: waiting.iter().filter(|(both, is_held_up)| *is_held_up && both.contains(holder)).count() as u32,
     }
 }

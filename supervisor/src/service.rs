@@ -23,6 +23,7 @@ use crate::memory_limits::{self, MemoryLimits};
 use crate::metrics::Counters;
 use crate::mps::Groups;
 use crate::occupants::Occupants;
+use crate::overrides::Overrides;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
 use crate::silence::{self, Silence};
@@ -191,6 +192,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         silence: Silence::new(places, silent),
         seal: HostSeal::new(&configuration.paths.state_dir),
         drains: Drains::open(&configuration.paths.state_dir),
+        overrides: Overrides::open(&configuration.paths.state_dir),
         xids: Xids::default(),
         healths: Healths::open(&configuration.paths.state_dir),
         gpu_tests: GpuTests::open(&configuration.paths.state_dir),
@@ -231,6 +233,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     mps::take_over(&leases);
     lease::take_over(&leases)?;
     leases.take_queue_over();
+    leases.book().queue.put_first(leases.overrides.holders(clock::unix_ms()));
     // Before the first container: it may want an instance.
     mig::after_boot(&leases);
     // Before the first request: what others hold cannot be promised.

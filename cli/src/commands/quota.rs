@@ -9,7 +9,7 @@ use gpool_protocol::{Client, QuotaBudget, QuotaOf, QuotaView, format_bytes, form
 const COLUMNS: [Column; 6] =
     [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("GPU HOURS"), figure("WAITING")];
 const WIDE: [Column; 3] = [text("BEGINS ANEW"), text("LASTS UNTIL"), text("BOUNDED BY")];
-const HEADER: [&str; 18] = [
+const HEADER: [&str; 19] = [
     "of",
     "team",
     "uid",
@@ -28,6 +28,7 @@ const HEADER: [&str; 18] = [
     "budget_ends_unix_s",
     "lasts_until_unix_s",
     "held_up",
+    "lifted_until_unix_s",
 ];
 
 /// Runs a verb of `gpool quota`.
@@ -62,7 +63,10 @@ fn wide_cells(quota: &QuotaView) -> Vec<String> {
     let wide = [
         or_none(budget.map(|budget| moment(budget.ends_unix_s))),
         or_none(budget.and_then(|budget| budget.lasts_until_unix_s).map(moment)),
-        or_none(quota.table.clone()),
+        match quota.lifted_until_unix_s {
+            Some(until) => format!("nothing until {} (gpool override ls)", moment(until)),
+            None => or_none(quota.table.clone()),
+        },
     ];
     cells(quota).into_iter().chain(wide).collect()
 }
@@ -110,6 +114,7 @@ fn csv_cells(quota: &QuotaView) -> Vec<String> {
         of(|budget| Some(budget.ends_unix_s)),
         of(|budget| budget.lasts_until_unix_s),
         quota.held_up.to_string(),
+        quota.lifted_until_unix_s.map(|until| until.to_string()).unwrap_or_default(),
     ]
 }
 

@@ -14,6 +14,7 @@ use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::memory_limits;
 use crate::metrics;
 use crate::mig;
+use crate::overrides;
 use crate::quotas;
 use crate::reservations;
 use crate::revocation;
@@ -22,8 +23,8 @@ use crate::suspension;
 use gpool_configuration::Policy;
 use gpool_protocol::{
     BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, GpuView, HostPid, LeaseAnswer,
-    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, PodPlace, SupervisorInfo, Trial, TrialRequest,
-    WaitingView,
+    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, OverrideOf, OverrideRequest, PodPlace, SupervisorInfo,
+    Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -147,6 +148,15 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
+        ("GET", ["v1", "overrides"]) => value(leases.overrides.at(clock::unix_ms())),
+        ("POST", ["v1", "overrides"]) => {
+            peer.must_administer("lift a quota")?;
+            value(overrides::begin(leases, request.message::<OverrideRequest>()?, peer.uid)?)
+        }
+        ("POST", ["v1", "overrides", "end"]) => {
+            peer.must_administer("have a quota hold again")?;
+            value(overrides::end(leases, &request.message::<OverrideOf>()?, peer.uid)?)
+        }
         ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
         ("GET", ["v1", "counts"]) => {
             let seal = peer.administers().then(|| leases.seal.get()).transpose()?;

@@ -171,6 +171,11 @@ impl Leases {
                 continue;
             }
             let wait = Wait { priority: rank, ..waiter.wait_for_room(now_ns) };
+            // In an emergency it has waited for long enough.
+            let wait = match book.queue.is_urgent(&waiter.asked, waiter.uid) {
+                true => Wait { waited_ns: u64::MAX, ..wait },
+                false => wait,
+            };
             let gives_way =
                 |id: &LeaseId, its: &Candidate| its.gives_way_to(wait, book.makes_room_for(id, for_whom), rule);
             let may_go = candidates.iter().filter(|(id, its)| gives_way(id, its) && !is_taken(id));

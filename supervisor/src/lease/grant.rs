@@ -34,6 +34,7 @@ use crate::memory_limits::MemoryLimits;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
+use crate::overrides::Overrides;
 use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
 use crate::queue::Left;
@@ -104,6 +105,8 @@ pub struct Leases {
     pub seal: HostSeal,
     /// GPUs that take no new leases because somebody said so.
     pub drains: Drains,
+    /// For whom there is an emergency.
+    pub overrides: Overrides,
     /// What the driver has told of their faults.
     pub xids: Xids,
     /// What their own figures show of their health.

@@ -165,6 +165,11 @@ impl Tally {
         its
     }
 
+    /// For whom it counts.
+    pub fn holders(&self) -> &[Holder; 2] {
+        &self.holders
+    }
+
     fn for_whom(&self, holder: &Holder) -> Amounts {
         if self.holders.contains(holder) { self.amounts } else { Amounts::default() }
     }

@@ -9,7 +9,7 @@ use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
 use super::plans::Plans;
-use super::quota::{Counted, Standing, Tally};
+use super::quota::{Counted, Holder, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
 use super::reserved::{Reserved, all_of};
@@ -260,6 +260,9 @@ impl Leases {
         ahead: &[Tally],
     ) -> Result<(), ErrorBody> {
         let Some(standing) = &scene.standing else { return Ok(()) };
+        if self.overrides.of(wanted.holders()).is_some() {
+            return Ok(());
+        }
         standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
     }
 
@@ -399,6 +402,9 @@ impl Leases {
             |held: &&Held| Some(&held.record.lease_id) == scene.own && held.record.is_started_anew_by(asked, uid);
         let comes_back = scene.book.held.iter().find(is_home).is_some_and(|held| held.record.is_beyond_budget());
         let team = asked.request.team.as_deref();
+        if self.overrides.of(&Holder::both(team, uid)).is_some() {
+            return false;
+        }
         let is_spent = |standing: &Standing| standing.has_no_hours(team, uid, &self.configuration().quota);
         comes_back || scene.standing.as_ref().is_some_and(is_spent)
     }

@@ -92,7 +92,7 @@ impl Leases {
             return Ok(());
         }
         let sold = sold(book, None);
-        let wanted = self.wanted(&book.queue.before_priority_below(lease.record.priority), book, &sold);
+        let wanted = self.wanted(&book.queue.before_lease(&lease.record, lease.record.priority), book, &sold);
         self.check_host_memory((more_bytes, bytes), (&sold, &wanted), lease.record.owner_uid)
     }
 

@@ -89,6 +89,7 @@ families! {
     QuotaSpent Gauge "gpool_quota_spent_gpu_seconds" ["of", "name", "period"]
         "What of it has been since that began: it falls to 0 when the next one does, and is absent while the ledger could not be read";
     QuotaHeldUp Gauge "gpool_quota_held_up" ["of", "name"] "Those of them that wait for a quota of their team or their user, and not for room on a GPU";
+    Overrides Gauge "gpool_overrides" [] "Teams and users for whom no quota holds for a while, and who stand first in the queue";
     ReservationOpen Gauge "gpool_reservation_open" ["reservation"] "1 while it is the time of a [reservation]";
     ReservationGpus Gauge "gpool_reservation_gpus" ["reservation"]
         "Guaranteed share that it keeps of all its GPUs together, with what those have of it who may have it; 0 while nothing is kept";

@@ -44,6 +44,7 @@ struct Moment {
     refusals: Vec<(&'static str, u64)>,
     /// How many wait for room, and how long the first to come has.
     queue: (usize, f64),
+    overrides: usize,
     waits: Vec<(&'static str, Waits)>,
     quotas: Vec<QuotaView>,
     reservations: Vec<ReservationView>,
@@ -101,6 +102,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         idle_actions: leases.counters.idle_actions(),
         preemptions: leases.counters.preemptions(),
         suspensions: leases.counters.suspensions(),
+        overrides: leases.overrides.at(clock::unix_ms()).len(),
         run_times: leases.counters.run_times(),
         deadlines: leases.counters.deadlines(),
         lent: leases.counters.lent(),
@@ -204,6 +206,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::Refusals, &[("code", code)], *count as f64);
     }
     page.add(Family::QueueWaiting, &[], moment.queue.0 as f64);
+    page.add(Family::Overrides, &[], moment.overrides as f64);
     page.add(Family::QueueOldest, &[], moment.queue.1);
     for (how, waits) in &moment.waits {
         page.add(Family::QueueLeft, &[("how", how)], waits.count as f64);

@@ -103,6 +103,7 @@ fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
         }),
         waiting: 1,
         held_up: u32::from(of == QuotaOf::Team),
+        lifted_until_unix_s: None,
     }
 }
 
@@ -163,6 +164,7 @@ fn moment() -> Moment {
         events: with_zeroes(vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)]),
         refusals: vec![("GPOOL-E201", 2)],
         queue: (2, 1.5),
+        overrides: 1,
         waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
         quotas: vec![
             quota(QuotaOf::Team, Some(HOSTILE), None),

@@ -13,7 +13,7 @@ pub use tending::Left;
 pub use waiter::{Appointment, Waiter};
 
 use crate::clock;
-use crate::lease::{Since, slice_priority};
+use crate::lease::{Holder, Record, Since, slice_priority};
 use crate::procfs::WatchedProcess;
 use departed::DepartedPods;
 use gpool_policy::queue::{Claim, Rounds, order};
@@ -26,6 +26,8 @@ pub struct Queue {
     waiters: Vec<Waiter>,
     rounds: Rounds,
     departed: DepartedPods,
+    /// For whom there is an emergency: they stand first among their priority.
+    urgent: Vec<Holder>,
     /// When it was looked last who is gone, and when it was last written down; CLOCK_MONOTONIC.
     tended_ns: u64,
     written_ns: u64,
@@ -35,25 +37,49 @@ impl Queue {
     /// Who waits, the next one first.
     pub fn in_order(&self) -> Vec<&Waiter> {
         let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).collect();
-        let claims: Vec<Claim> = waiting.iter().map(|waiter| waiter.claim).collect();
+        let claim =
+            |waiter: &&Waiter| Claim { is_ordinary: !self.is_urgent(&waiter.asked, waiter.uid), ..waiter.claim };
+        let claims: Vec<Claim> = waiting.iter().map(claim).collect();
         order(&claims).into_iter().map(|index| waiting[index]).collect()
     }
 
     /// Who stands before this request: those before it in the queue, or those of its priority and of higher ones where it is
     /// not in it.
     pub fn ahead_of(&self, asked: &LeaseRequest, uid: u32) -> Vec<&Waiter> {
-        let mut all = self.before_priority_below(asked.request.priority);
+        let mut all = self.before(asked.request.priority, self.is_urgent(asked, uid));
         if let Some(place) = all.iter().position(|waiter| waiter.is_for(asked, uid)) {
             all.truncate(place);
         }
         all
     }
 
-    /// Those of this priority and of higher ones, the next one first.
-    pub fn before_priority_below(&self, priority: Priority) -> Vec<&Waiter> {
-        let mut all = self.in_order();
-        all.retain(|waiter| waiter.claim.priority <= slice_priority(priority));
+    /// Those who stand before a lease that runs, when it wants more: those of its priority and of higher ones, the next one first.
+    pub fn before_lease(&self, record: &Record, priority: Priority) -> Vec<&Waiter> {
+        let holders = Holder::both(record.team.as_deref(), record.owner_uid);
+        self.before(priority, self.urgent.iter().any(|its| holders.contains(its)))
+    }
+
+    /// Those of this priority and of higher ones, the next one first; in an emergency of this one only those of its priority that have one.
+    fn before(&self, priority: Priority, is_urgent: bool) -> Vec<&Waiter> {
+        let (mut all, priority) = (self.in_order(), slice_priority(priority));
+        all.retain(|waiter| match waiter.claim.priority == priority {
+            true => !is_urgent || self.is_urgent(&waiter.asked, waiter.uid),
+            false => waiter.claim.priority < priority,
+        });
         all
+    }
+
+    /// Whether there is an emergency of this request's team or user.
+    pub fn is_urgent(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        !self.urgent.is_empty() && {
+            let holders = Holder::both(asked.request.team.as_deref(), uid);
+            self.urgent.iter().any(|its| holders.contains(its))
+        }
+    }
+
+    /// From now on these stand first.
+    pub fn put_first(&mut self, urgent: Vec<Holder>) {
+        self.urgent = urgent;
     }
 
     /// The one that waits for this request.
@@ -121,7 +147,8 @@ impl Queue {
         let waiting = self.waiters.iter().filter(|waiter| !stands_still(waiter));
         let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);
-        let mut waiter = Waiter::new(asked, uid, requester, Claim { priority, round: 0, since_ns: now_ns });
+        let mut waiter =
+            Waiter::new(asked, uid, requester, Claim { priority, is_ordinary: true, round: 0, since_ns: now_ns });
         match self.departed.give_back(&mut waiter, now_ns) {
             true => self.rounds.note(priority, &waiter.owner(), waiter.claim.round),
             false => waiter.claim.round = self.rounds.join(&claims, priority, &waiter.owner()),
@@ -197,6 +224,25 @@ mod tests {
             (Some(("abc2".to_owned(), 0)), Some(("abc1".to_owned(), 1000)))
         );
         assert_eq!((found("abc", 0), found("", 0), found("x", 0)), (None, None, None));
+    }
+
+    #[test]
+    fn in_an_emergency_a_team_s_are_the_first_of_their_priority_and_behind_nobody_of_it() {
+        let mut queue = Queue::default();
+        for (id, team) in [("a1", Some("a")), ("b1", Some("b")), ("b2", Some("b"))] {
+            joins(&mut queue, id, team, Priority::Guaranteed);
+        }
+        joins(&mut queue, "u1", Some("u"), Priority::Burst);
+        queue.put_first(vec![Holder::Team("b".into()), Holder::Team("u".into())]);
+        assert_eq!(ids(queue.in_order()), ["b1", "b2", "a1", "u1"]);
+        let new = |team, priority| ids(queue.ahead_of(&asked("new", Some(team), priority), 0)).join(" ");
+        assert_eq!(
+            (new("b", Priority::Guaranteed).as_str(), new("a", Priority::Guaranteed).as_str()),
+            ("b1 b2", "b1 b2 a1")
+        );
+        assert_eq!(new("u", Priority::Burst), "b1 b2 a1 u1", "who was promised something goes first all the same");
+        let lease = Record { team: Some("b".into()), ..crate::lease::sample() };
+        assert_eq!(ids(queue.before_lease(&lease, Priority::Guaranteed)), ["b1", "b2"]);
     }
 
     #[test]

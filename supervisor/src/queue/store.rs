@@ -98,7 +98,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         };
         let Ok(requester) = WatchedProcess::reopen(record.requester) else { continue };
         let priority = slice_priority(record.asked.request.priority);
-        let claim = Claim { priority, round: record.round, since_ns: record.since_ns };
+        let claim = Claim { priority, is_ordinary: true, round: record.round, since_ns: record.since_ns };
         queue.rounds.note(priority, &super::waiter::owner_of(&record.asked, record.uid), record.round);
         let mut waiter = Waiter::new(&record.asked, record.uid, requester, claim);
         // It could not ask while nobody was there.

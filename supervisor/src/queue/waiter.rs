@@ -339,7 +339,7 @@ mod tests {
         let text = r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#;
         let asked: LeaseRequest = serde_json::from_str(text).unwrap();
         let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
-        let claim = Claim { priority: Priority::Guaranteed, round: 0, since_ns: 10 * SECOND };
+        let claim = Claim { priority: Priority::Guaranteed, is_ordinary: true, round: 0, since_ns: 10 * SECOND };
         Waiter::new(&asked, 0, this, claim)
     }
 

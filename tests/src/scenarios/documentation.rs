@@ -70,6 +70,8 @@ const SUSPEND: &str = "/v1/leases/{id}/suspend";
 const DRAIN: &str = "/v1/gpus/{gpu}/drain";
 const UNDRAIN: &str = "/v1/gpus/{gpu}/undrain";
 const TEST: &str = "/v1/gpus/{gpu}/test";
+const OVERRIDE: &str = "/v1/overrides";
+const OVERRIDE_END: &str = "/v1/overrides/end";
 const TESTED: &str = "/v1/gpus/{gpu}/tested";
 const CANCEL: &str = "/v1/queue/{id}/cancel";
 
@@ -133,6 +135,16 @@ fn compare_answers(host: &Host) -> Result<()> {
                 compare("POST", UNDRAIN, &client.post(&UNDRAIN.replace("{gpu}", "0"), &())?);
                 tested
             }
+            ("POST", OVERRIDE) => {
+                let asked = serde_json::json!({"team": "vision", "seconds": 60, "reason": "incident 7"});
+                let begun = client.post(OVERRIDE, &asked)?;
+                compare("GET", OVERRIDE, &client.get(OVERRIDE)?);
+                let ended = client.post(OVERRIDE_END, &serde_json::json!({"team": "vision"}))?;
+                compare("POST", OVERRIDE_END, &ended);
+                begun
+            }
+            // Only while there is one.
+            ("POST", OVERRIDE_END) => continue,
             // Nothing to divide; the scenario mig-instances divides.
             ("POST", "/v1/mig/apply") => client.post(&asked, &serde_json::json!({"goals": []}))?,
             _ => client.post(&asked, &())?,

@@ -20,6 +20,7 @@ mod downloading;
 mod drained;
 mod driver_limits;
 mod driver_replaced;
+mod emergency;
 mod engine_alone;
 mod engines;
 mod every_verb;

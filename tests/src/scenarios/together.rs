@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 83] = [
+pub const TOGETHER: [&str; 84] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -54,6 +54,7 @@ pub const TOGETHER: [&str; 83] = [
     "refusals",
     "preemption-beside-others",
     "quota",
+    "emergency",
     "room-given-back",
     "evicted",
     "bypass",

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "emergency",
+        what: "for whom an administrator says so no quota holds for a while, and he stands first in the queue; that is written down",
+        limit_s: 90,
+        run: Place::Inside(emergency::run),
+    },
+    Scenario {
         name: "deadline",
         what: "who has to be through by a moment begins in time, whoever else comes, or is refused at once",
         limit_s: 240,
