@@ -3,6 +3,7 @@
 use crate::drain::REASON_CHARACTERS;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::quantity::format_seconds;
+use crate::request::parse_payer;
 use serde::{Deserialize, Serialize};
 
 /// The longest one, in seconds: whoever needs it for longer says so again, or has his quota raised.
@@ -35,6 +36,9 @@ impl OverrideOf {
     /// # Errors
     /// It is for none or for both.
     pub fn check(&self) -> Result<(), ErrorBody> {
+        if let Some(Err(cause)) = self.team.as_deref().map(|team| parse_payer(team, "a team")) {
+            return Err(ErrorBody::new(ErrorCode::RequestInvalid, "the name of a team is not valid", cause));
+        }
         if self.team.is_some() != self.user.is_some() {
             return Ok(());
         }
@@ -117,6 +121,7 @@ mod tests {
         assert_eq!(asked(None, Some(0), OVERRIDE_SECONDS_MAX, "x"), Ok(()));
         for (outcome, told) in [
             (asked(None, None, 60, "x"), "one team or for one user"),
+            (asked(Some("a\tb"), None, 60, "x"), "the name of a team is not valid"),
             (asked(Some("a"), Some(1), 60, "x"), "one team or for one user"),
             (asked(Some("a"), None, 0, "x"), "a second at least"),
             (asked(Some("a"), None, OVERRIDE_SECONDS_MAX + 1, "x"), "for 7d at most"),

@@ -468,7 +468,7 @@ fn payer(entries: &BTreeMap<String, Entry>, key: &str, what: &str) -> Result<Opt
 }
 
 /// A plain identifier, so that it can stand in file names, labels and tables as it is; the error says `what` it is of.
-fn parse_payer(text: &str, what: &str) -> Result<String, String> {
+pub(crate) fn parse_payer(text: &str, what: &str) -> Result<String, String> {
     let text = text.trim();
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let starts_well = text.bytes().next().is_some_and(|byte| byte.is_ascii_alphanumeric());

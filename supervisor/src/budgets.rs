@@ -39,6 +39,9 @@ fn accounts(leases: &Leases) -> Vec<(Holder, Account)> {
     let standing = Standing::of(&leases.book(), &leases.gpus());
     let standing = standing.with_spent(leases.ledger.spent(), clock::unix_ms() / 1000);
     let all = standing.holders().cloned().chain(Holder::listed(quota));
+    // While none holds nothing follows of one that is spent; that is told when it does.
+    let lifted = leases.overrides.holders(clock::unix_ms());
+    let all = all.filter(|holder| !lifted.contains(holder));
     let of = |holder: Holder| Some((standing.account(&holder, quota)?, holder));
     all.filter_map(of).map(|(account, holder)| (holder, account)).collect::<BTreeMap<_, _>>().into_iter().collect()
 }

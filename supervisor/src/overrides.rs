@@ -9,7 +9,7 @@ use crate::drains::{put_aside, write};
 use crate::events::About;
 use crate::lease::{Holder, Leases, failed};
 use crate::ledger::moment;
-use gpool_protocol::{ErrorBody, ErrorCode, EventKind, Override, OverrideOf, OverrideRequest};
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, OVERRIDE_SECONDS_MAX, Override, OverrideOf, OverrideRequest};
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
@@ -18,6 +18,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// In `[paths] state_dir`.
 const NAME: &str = "overrides.json";
+/// By so much clocks are put right without anybody's wondering.
+const CLOCK_STEP_MS: u64 = 60_000;
 
 type All = BTreeMap<OverrideOf, Override>;
 
@@ -47,23 +49,28 @@ impl Overrides {
 
     /// For whom there are any at a moment, Unix milliseconds.
     pub fn holders(&self, unix_ms: u64) -> Vec<Holder> {
-        self.lock().values().filter(|its| unix_ms < its.until_unix_ms).map(|its| holder(&its.of)).collect()
+        self.lock().values().filter(|its| is_in_force(its, unix_ms)).map(|its| holder(&its.of)).collect()
     }
 
     /// Those that are in force at a moment, Unix milliseconds.
     pub fn at(&self, unix_ms: u64) -> Vec<Override> {
-        self.lock().values().filter(|its| unix_ms < its.until_unix_ms).cloned().collect()
+        self.lock().values().filter(|its| is_in_force(its, unix_ms)).cloned().collect()
     }
 
     /// The one that is in force now for any of those.
     pub fn of(&self, holders: &[Holder; 2]) -> Option<Override> {
-        let all = self.lock();
-        if all.is_empty() {
-            return None;
-        }
-        let unix_ms = clock::unix_ms();
-        let is_for = |its: &&Override| unix_ms < its.until_unix_ms && holders.contains(&holder(&its.of));
-        all.values().find(is_for).cloned()
+        self.of_at(holders, clock::unix_ms())
+    }
+
+    /// The same at a moment, Unix milliseconds.
+    pub fn of_at(&self, holders: &[Holder; 2], unix_ms: u64) -> Option<Override> {
+        let is_for = |its: &&Override| is_in_force(its, unix_ms) && holders.contains(&holder(&its.of));
+        self.lock().values().find(is_for).cloned()
+    }
+
+    /// All of them, also those that are over and not taken out yet.
+    fn at_all(&self) -> Vec<Override> {
+        self.lock().values().cloned().collect()
     }
 
     /// Writes a change down, then makes it.
@@ -82,6 +89,14 @@ impl Overrides {
         }
         Ok(outcome)
     }
+}
+
+/// Whether it holds at a moment. With a clock that is far off, as before a host that has booted has asked for the time, none does that
+/// has begun later or would last for longer than any may.
+fn is_in_force(its: &Override, unix_ms: u64) -> bool {
+    let since_ms = its.since_unix_ms.saturating_sub(CLOCK_STEP_MS);
+    let most_ms = OVERRIDE_SECONDS_MAX.saturating_mul(1000).saturating_add(CLOCK_STEP_MS);
+    (since_ms..its.until_unix_ms).contains(&unix_ms) && its.until_unix_ms.saturating_sub(unix_ms) <= most_ms
 }
 
 fn read(file: &Path) -> io::Result<All> {
@@ -108,6 +123,7 @@ fn holder(of: &OverrideOf) -> Holder {
 /// What is asked for cannot be, or cannot be written down: nothing has changed then.
 pub fn begin(leases: &Leases, asked: OverrideRequest, uid: u32) -> Result<Override, ErrorBody> {
     asked.check()?;
+    tend(leases);
     let now_ms = clock::unix_ms();
     let new = Override {
         of: asked.of.clone(),
@@ -117,7 +133,7 @@ pub fn begin(leases: &Leases, asked: OverrideRequest, uid: u32) -> Result<Overri
         reason: asked.reason.trim().to_owned(),
     };
     let made = leases.overrides.change(|all| {
-        let since_unix_ms = all.get(&new.of).filter(|old| now_ms < old.until_unix_ms).map(|old| old.since_unix_ms);
+        let since_unix_ms = all.get(&new.of).filter(|old| is_in_force(old, now_ms)).map(|old| old.since_unix_ms);
         let new = Override { since_unix_ms: since_unix_ms.unwrap_or(now_ms), ..new.clone() };
         all.insert(new.of.clone(), new.clone());
         new
@@ -140,9 +156,10 @@ pub fn begin(leases: &Leases, asked: OverrideRequest, uid: u32) -> Result<Overri
 /// There is none, or that cannot be written down.
 pub fn end(leases: &Leases, of: &OverrideOf, uid: u32) -> Result<Override, ErrorBody> {
     of.check()?;
+    tend(leases);
     let ended = leases.overrides.change(|all| all.remove(of));
     let ended = ended.map_err(|cause| failed("the override goes on, since its end cannot be written down", cause))?;
-    let Some(ended) = ended.filter(|its| clock::unix_ms() < its.until_unix_ms) else {
+    let Some(ended) = ended else {
         let message = format!("no override is in force for {}", of.text());
         return Err(ErrorBody::new(ErrorCode::RequestInvalid, message, "gpool override ls shows those that are"));
     };
@@ -153,8 +170,9 @@ pub fn end(leases: &Leases, of: &OverrideOf, uid: u32) -> Result<Override, Error
 
 /// Has those stand first in the queue who do now.
 fn sort(leases: &Leases) {
+    let mut book = leases.book();
     let urgent = leases.overrides.holders(clock::unix_ms());
-    leases.book().queue.put_first(urgent);
+    book.queue.put_first(urgent);
 }
 
 /// Takes out those whose time is over; to be called now and then.
@@ -164,16 +182,15 @@ pub fn tend(leases: &Leases) {
     if !is_any_over {
         return;
     }
-    let over = leases.overrides.change(|all| {
-        let over: Vec<Override> = all.values().filter(|its| its.until_unix_ms <= now_ms).cloned().collect();
-        all.retain(|_, its| its.until_unix_ms > now_ms);
-        over
-    });
-    match over {
-        Ok(over) => over.iter().for_each(|its| told_over(leases, its, None)),
-        // It holds no more all the same, and is told when it can be written.
-        Err(cause) => log!("the end of an override cannot be written down: {cause}"),
+    let is_over = |its: &Override| its.until_unix_ms <= now_ms;
+    let over: Vec<Override> = leases.overrides.at_all().into_iter().filter(is_over).collect();
+    let written = leases.overrides.change(|all| all.retain(|_, its| !is_over(its)));
+    if let Err(cause) = written {
+        // It holds no more all the same, also where the file has it still.
+        log!("the end of an override cannot be written down: {cause}");
+        leases.overrides.lock().retain(|_, its| !is_over(its));
     }
+    over.iter().for_each(|its| told_over(leases, its, None));
 }
 
 fn told_over(leases: &Leases, its: &Override, uid: Option<u32>) {
@@ -187,7 +204,8 @@ mod tests {
 
     fn of(team: &str, until_unix_ms: u64) -> Override {
         let whom = OverrideOf { team: Some(team.into()), user: None };
-        Override { of: whom, since_unix_ms: 1, until_unix_ms, uid: 0, reason: "incident 7".into() }
+        let since_unix_ms = clock::unix_ms();
+        Override { of: whom, since_unix_ms, until_unix_ms, uid: 0, reason: "incident 7".into() }
     }
 
     #[test]
@@ -199,8 +217,14 @@ mod tests {
             overrides.change(|all| all.insert(its.of.clone(), its.clone())).unwrap();
         }
         let again = Overrides::open(directory.path());
-        assert_eq!(again.at(now_ms), [of("a", now_ms + 60_000)]);
-        assert_eq!(again.at(now_ms + 60_000), []);
+        let in_force = |unix_ms| again.at(unix_ms).into_iter().map(|its| its.of.text()).collect::<Vec<_>>();
+        assert_eq!((in_force(now_ms), in_force(now_ms + 60_000)), (vec!["team a".to_owned()], Vec::new()));
+        assert!(in_force(now_ms - 2 * CLOCK_STEP_MS).is_empty(), "a clock that is not right yet");
+        let long = of("long", now_ms + OVERRIDE_SECONDS_MAX * 1000 + 2 * CLOCK_STEP_MS);
+        assert!(
+            !is_in_force(&long, now_ms) && is_in_force(&long, now_ms + 2 * CLOCK_STEP_MS),
+            "nor was it when it began"
+        );
         let is_of = |team: Option<&str>, uid| again.of(&Holder::both(team, uid)).is_some();
         assert!(is_of(Some("a"), 7) && !is_of(Some("b"), 7) && !is_of(None, 0));
         let user = Override { of: OverrideOf { team: None, user: Some(7) }, ..of("", now_ms + 60_000) };

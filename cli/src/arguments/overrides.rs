@@ -14,7 +14,7 @@ pub enum OverrideVerb {
         format: Format,
     },
     /// Begin one: until it is over no quota and no budget holds for the containers of a team or a user, they stand first in the queue, and
-    /// lower priorities make room for them at once; what others were promised stays theirs. Said again, it has another end and another reason
+    /// lower priorities make room for them without their having waited; what others were promised stays theirs. Said again, it has another end and another reason
     Begin {
         /// For whom
         #[command(flatten)]

@@ -43,8 +43,8 @@ pub struct Ahead {
 
 impl Ahead {
     /// What is entered next is in somebody's plan, if he has one.
-    fn note_planned(&mut self, waiter: &Waiter) {
-        if waiter.appointment.borrow().is_some() {
+    fn note_planned(&mut self, waiter: &Waiter, scene: &Scene<'_>) {
+        if scene.plans.has(&waiter.asked.container_id, waiter.uid) {
             self.planned.insert(self.taken.len());
         }
     }
@@ -147,13 +147,13 @@ impl Leases {
                 return Prospect::Waits;
             }
             note(&|| *waiter.planned.borrow_mut() = scene.uuids_of(&room.placed.indices));
-            ahead.note_planned(waiter);
+            ahead.note_planned(waiter, scene);
             ahead.push(room.taken(), Some(whom), wanted, ends_ns);
             return Prospect::Fits;
         }
         if let Some((made, wanted)) = self.room_made_for(waiter, scene).filter(|(_, its)| goes(its, ahead)) {
             note(&|| waiter.keep_nothing());
-            ahead.note_planned(waiter);
+            ahead.note_planned(waiter, scene);
             ahead.push(made, None, wanted, None);
             return Prospect::Fits;
         }
@@ -166,7 +166,7 @@ impl Leases {
         note(&|| waiter.keep_on(scene.uuids_of(&kept.indices), at_ns, clock::now_ns()));
         let run_ns = self.run_seconds(&waiter.asked.request).map(ns);
         ahead.kept_ends_ns = at_ns.zip(run_ns).map(|(at_ns, run_ns)| at_ns.saturating_add(run_ns));
-        ahead.note_planned(waiter);
+        ahead.note_planned(waiter, scene);
         ahead.kept = Some((ahead.taken.len(), begin.map(|begin| begin.lent_until_ns)));
         ahead.push(kept, None, wanted, None);
         Prospect::Keeps

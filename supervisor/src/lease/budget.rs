@@ -164,7 +164,13 @@ impl Leases {
                 && accounts.iter().all(|(_, account)| account.is_known) =>
             {
                 self.check_room(&book, &old, &old.with_its_promise())?;
-                let message = format!("{short} has {share} again: its team and its user have GPU hours left");
+                let is_lifted = self.overrides.of(&Holder::both(old.team.as_deref(), old.owner_uid)).is_some();
+                let why = if is_lifted {
+                    "in an emergency no budget holds"
+                } else {
+                    "its team and its user have GPU hours left"
+                };
+                let message = format!("{short} has {share} again: {why}");
                 (old.with_its_promise(), message)
             }
             _ => return Ok(()),

@@ -164,7 +164,8 @@ impl Leases {
                 return true;
             }
             let mut beside = line.beside(place);
-            if self.check_quota(then, None, &its.tally, &beside).is_err() {
+            let at_ms = clock::unix_ms_at(at_ns);
+            if self.check_quota_at(then, (None, &its.tally), &beside, at_ms).is_err() {
                 return true;
             }
             beside.push(wanted.clone());
@@ -174,7 +175,7 @@ impl Leases {
             if let Some((own, _)) = own.filter(|(_, id)| is_there(id)) {
                 standing.iter_mut().for_each(|standing| standing.take_out(own));
             }
-            self.check_quota(&Scene { standing, ..then.clone() }, None, &its.tally, &beside).is_ok()
+            self.check_quota_at(&Scene { standing, ..then.clone() }, (None, &its.tally), &beside, at_ms).is_ok()
         };
         others.iter().enumerate().all(leaves)
     }
@@ -218,6 +219,9 @@ impl Leases {
                 has_moved |= !others.is_empty();
                 move_all(book, others);
                 waiter.has_lost.set(false);
+                if before.as_ref() != Some(&its) {
+                    waiter.keeps_its_moment(true, now_ns);
+                }
                 if before.is_none() {
                     self.tell_planned(asked, uid, &its);
                 }
@@ -291,11 +295,14 @@ impl Leases {
                 "leave the deadline out and add wait; [queue] backfill says whether ends are counted on",
             ));
         }
-        if self.has_no_hours(asked, uid, scene) {
-            return Err(without_hours());
-        }
         let now_ns = clock::now_ns();
         let waiter = scene.book.queue.waiter_of(asked, uid);
+        // By its deadline an emergency of now may be over.
+        let since_ns = scene.book.queue.since(asked, uid, now_ns).first_ns;
+        let latest_ns = asked.request.deadline.map_or(now_ns, |deadline| deadline_ns(deadline, since_ns, now_ns));
+        if self.has_no_hours_at(asked, uid, scene, clock::unix_ms_at(latest_ns)) {
+            return Err(without_hours());
+        }
         let before = waiter.and_then(|waiter| waiter.appointment.borrow().clone());
         let others: Vec<&Admitted> = scene.plans.of_others(scene.own_id(asked, uid), uid).collect();
         let ahead = self.taken_by(&scene.book.queue.ahead_of(asked, uid), scene);
@@ -388,7 +395,11 @@ impl Leases {
         let times = |going: &Free| Rc::new(self.times(scene, (&ahead, going), (now_ns, until_ns), is_whole));
         let alone = times(&Free::new());
         let made = match is_made || others.iter().any(|its| its.is_made) {
-            true => times(&self.going(scene, since.first_ns, now_ns)),
+            true => {
+                // In an emergency it has waited for long enough.
+                let is_urgent = scene.book.queue.is_urgent(asked, uid);
+                times(&self.going(scene, if is_urgent { 0 } else { since.first_ns }, now_ns))
+            }
             false => Rc::clone(&alone),
         };
         let of = |is_made: bool| if is_made { &made } else { &alone };
@@ -428,7 +439,8 @@ impl Leases {
             let goes = |line: &Line<'_>| {
                 let beside: Vec<Tally> =
                     line.beside(place).into_iter().chain(outlook.ahead.reserved.iter().cloned()).collect();
-                self.check_quota(then, None, tallies[place], &beside).is_ok()
+                let at_ms = clock::unix_ms_at(plans[place].begins_ns);
+                self.check_quota_at(then, (None, tallies[place]), &beside, at_ms).is_ok()
             };
             goes(&line) || place < last && !goes(&before)
         })

@@ -1,9 +1,10 @@
 //! Which leases would make room for somebody who waits: idle ones, and those of a lower priority.
 
+use super::ahead::Ahead;
 use super::book::{Book, Lease};
 use super::entitlement::{held_demand, share_of, shown_priority, slice_priority};
 use super::grant::Leases;
-use super::plans::SETTLE_NS;
+use super::plans::{Plans, SETTLE_NS};
 use super::quota::Tally;
 use super::record::Record;
 use super::reserved::{self, Whom};
@@ -100,8 +101,8 @@ impl Leases {
         needy(&in_order).find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             // Nobody goes for room that is lent: it would be over before that is free.
-            let fits = |scene: &Scene<'_>| self.place_beside(waiter, &self.replanned(scene), (&ahead, None)).is_some();
-            if self.fits_beside(waiter, &scene, &ahead) {
+            let fits = |scene: &Scene<'_>| self.place_replanned(waiter, scene, &ahead, None).is_some();
+            if fits(&scene) || self.fits_beside(waiter, &self.replanned(&scene, None), &ahead) {
                 return None;
             }
             let rank = self.rank_of(waiter, &scene);
@@ -143,7 +144,7 @@ impl Leases {
                     Some(at_ns) => Cow::Owned(scene.without_ended(at_ns.saturating_sub(SETTLE_NS), now_ns, &outside)),
                     None => Cow::Borrowed(scene),
                 };
-                self.place_beside(waiter, &self.replanned(&then), (&ahead, None))
+                self.place_replanned(waiter, &then, &ahead, made_ns)
             };
             let is_told_for_it = book.leases.keys().any(|id| book.makes_room_for(id, for_whom));
             let begins_first =
@@ -196,12 +197,32 @@ impl Leases {
         found
     }
 
-    /// The scene with what is planned beside who is there in it: those who are gone are in nobody's way.
-    fn replanned<'a, 'b>(&self, scene: &'b Scene<'a>) -> Cow<'b, Scene<'a>> {
-        match scene.plans.is_empty() {
-            true => Cow::Borrowed(scene),
-            false => Cow::Owned(Scene { plans: self.plans(scene), ..scene.clone() }),
+    /// The scene with what is planned beside who is there in it: those who are gone are in nobody's way. From a moment on, if that is what
+    /// it is of.
+    fn replanned<'a, 'b>(&self, scene: &'b Scene<'a>, at_ns: Option<u64>) -> Cow<'b, Scene<'a>> {
+        if scene.plans.is_empty() {
+            return Cow::Borrowed(scene);
         }
+        let plans = self.plans(scene);
+        let plans = at_ns.map_or_else(|| plans.clone(), |at_ns| plans.as_of(at_ns));
+        Cow::Owned(Scene { plans, ..scene.clone() })
+    }
+
+    /// Where one that waits has room beside all that is kept, and beside what is planned for others.
+    fn place_replanned(
+        &self,
+        waiter: &Waiter,
+        scene: &Scene<'_>,
+        ahead: &Ahead,
+        at_ns: Option<u64>,
+    ) -> Option<Vec<usize>> {
+        let place = |scene: &Scene<'_>| self.place_beside(waiter, scene, (ahead, None));
+        if scene.plans.is_empty() {
+            return place(scene);
+        }
+        // To plan anew takes its time, and is of no use where there is no room in any case.
+        place(&Scene { plans: Plans::default(), ..scene.clone() })?;
+        place(&self.replanned(scene, at_ns))
     }
 
     /// Who has to go for reservations, before all that wait: as few as make as much of each free as the going of all of a lower

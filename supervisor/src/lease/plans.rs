@@ -66,6 +66,11 @@ impl<'a> Plans<'a> {
         self.all.is_empty()
     }
 
+    /// Whether there is one of this container.
+    pub fn has(&self, container_id: &ContainerId, uid: u32) -> bool {
+        self.all.iter().any(|its| its.uid == uid && its.container_id == *container_id)
+    }
+
     /// The host when one of them begins, as it is looked at for it.
     pub fn host_at(&self, its: &Admitted, at_ns: u64) -> Option<&Scene<'a>> {
         let (times, made) = self.times.as_ref()?;

@@ -212,7 +212,6 @@ impl Leases {
         let home = home.map(|(_, places)| places);
         let waiting = scene.book.queue.ahead_of(asked, uid);
         let ahead = self.taken_by(&waiting, scene);
-        let (taken, reserved) = (&ahead.taken, &ahead.reserved);
         let waiter = scene.book.queue.waiter_of(asked, uid);
         let planned = waiter.map(|waiter| scene.places_of(&waiter.preferred()));
         // Whose moment has come is, where it was to be, behind nobody for whom there is no room yet.
@@ -220,11 +219,14 @@ impl Leases {
         let of_due = due.and_then(|planned| {
             let there = ahead.of_room_that_is_there();
             let room = self.room_behind((asked, uid), scene, (&there, ends_ns), planned).ok()?;
-            room.placed.indices.iter().all(|gpu| planned.contains(gpu)).then_some(room)
+            room.placed.indices.iter().all(|gpu| planned.contains(gpu)).then_some((room, there))
         });
         let preferred = home.or(planned).unwrap_or_default();
-        let behind = || self.room_behind((asked, uid), scene, (&ahead, ends_ns), &preferred);
-        let room = of_due.map_or_else(behind, Ok);
+        let (room, ahead) = match of_due {
+            Some((room, there)) => (Ok(room), there),
+            None => (self.room_behind((asked, uid), scene, (&ahead, ends_ns), &preferred), ahead),
+        };
+        let (taken, reserved) = (&ahead.taken, &ahead.reserved);
         // Room is no help beyond a quota, so that is told first, also where there is none.
         let wanted = match &room {
             Ok(room) => Some(counted(room)),
@@ -259,8 +261,22 @@ impl Leases {
         wanted: &Tally,
         ahead: &[Tally],
     ) -> Result<(), ErrorBody> {
+        self.check_quota_at(scene, (own, wanted), ahead, clock::unix_ms())
+    }
+
+    /// The same of a moment, Unix milliseconds, by which an emergency may be over.
+    ///
+    /// # Errors
+    /// One does not.
+    pub fn check_quota_at(
+        &self,
+        scene: &Scene<'_>,
+        (own, wanted): (Option<&Tally>, &Tally),
+        ahead: &[Tally],
+        unix_ms: u64,
+    ) -> Result<(), ErrorBody> {
         let Some(standing) = &scene.standing else { return Ok(()) };
-        if self.overrides.of(wanted.holders()).is_some() {
+        if self.overrides.of_at(wanted.holders(), unix_ms).is_some() {
             return Ok(());
         }
         standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
@@ -395,6 +411,11 @@ impl Leases {
     /// Whether a request that asks for a share has none, and what is idle on slices: a budget is spent, or it comes back to a place in which
     /// it had that.
     pub fn has_no_hours(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>) -> bool {
+        self.has_no_hours_at(asked, uid, scene, clock::unix_ms())
+    }
+
+    /// The same of a moment, Unix milliseconds, by which an emergency may be over.
+    pub fn has_no_hours_at(&self, asked: &LeaseRequest, uid: u32, scene: &Scene<'_>, unix_ms: u64) -> bool {
         if asked.request.priority != Priority::Guaranteed {
             return false;
         }
@@ -402,10 +423,9 @@ impl Leases {
             |held: &&Held| Some(&held.record.lease_id) == scene.own && held.record.is_started_anew_by(asked, uid);
         let comes_back = scene.book.held.iter().find(is_home).is_some_and(|held| held.record.is_beyond_budget());
         let team = asked.request.team.as_deref();
-        if self.overrides.of(&Holder::both(team, uid)).is_some() {
-            return false;
-        }
-        let is_spent = |standing: &Standing| standing.has_no_hours(team, uid, &self.configuration().quota);
+        let is_lifted = || self.overrides.of_at(&Holder::both(team, uid), unix_ms).is_some();
+        let is_spent =
+            |standing: &Standing| standing.has_no_hours(team, uid, &self.configuration().quota) && !is_lifted();
         comes_back || scene.standing.as_ref().is_some_and(is_spent)
     }
 }

@@ -155,6 +155,10 @@ impl Leases {
         let lacks_host_memory = self.check_spill(asked, uid, &book).is_err();
         // It is asked in its turn all the same.
         let place_to_ask = if lacks_host_memory { place } else { place_for_room };
+        // Whose moment comes later has time until then.
+        let waits_for_its_moment =
+            book.queue.waiter_of(asked, uid).is_some_and(|waiter| waiter.has_settled_plan() && !waiter.is_due(now_ns));
+        let place_to_ask = if waits_for_its_moment { u32::MAX } else { place_to_ask };
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
@@ -162,7 +166,7 @@ impl Leases {
             waiter.lacks_host_memory = lacks_host_memory;
             waiter.note_asked(cause, place_to_ask, now_ns);
         }
-        if place_for_room == 1 && !lacks_host_memory {
+        if place_for_room == 1 && !lacks_host_memory && !waits_for_its_moment {
             // Also while nobody stands behind it: from now on.
             self.keep_for_first(&book);
         }

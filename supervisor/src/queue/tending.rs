@@ -74,8 +74,8 @@ impl Leases {
 
     /// Takes those out who are gone.
     pub fn tend_queue(&self) {
-        let urgent = self.overrides.holders(clock::unix_ms());
         let mut book = self.book();
+        let urgent = self.overrides.holders(clock::unix_ms());
         book.queue.put_first(urgent);
         if book.queue.len() == 0 {
             return;
