@@ -48,7 +48,7 @@ pub struct WaitingView {
     /// for it, those who have what it needs have no end, or it is for a part under an MPS server or in an instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub begins_unix_ms: Option<u64>,
-    /// By when it has to be through, if it says so: Unix time, milliseconds; 0 of a time that was over when it came.
+    /// By when it has to be through, if it says so: Unix time, milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_unix_ms: Option<u64>,
     /// Whether room was planned for it in time, and is not any more.

@@ -7,13 +7,12 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::events::About;
 use crate::lease::{Leases, failed};
+use crate::state_file::StateFile;
 use gpool_protocol::{Drain, DrainRequest, DrainedGpu, ErrorBody, ErrorCode, EventKind, GpuUuid};
-use serde::Serialize;
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{self, Write};
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::path::Path;
+use std::sync::MutexGuard;
 
 /// What is told of one GPU's faults becomes no longer than about this.
 const FAULTS_BYTES: usize = 400;
@@ -23,29 +22,18 @@ const NAME: &str = "drained.json";
 /// Boards by UUID, those included that are not there now.
 type Drained = BTreeMap<GpuUuid, Drain>;
 
-/// What is said of all GPUs. Its lock is taken after the book's, and nobody holds it while a disk takes its time.
+/// What is said of all GPUs.
 #[derive(Debug)]
-pub struct Drains {
-    file: PathBuf,
-    /// Held by who changes what is said.
-    changing: Mutex<()>,
-    drained: Mutex<Drained>,
-}
+pub struct Drains(StateFile<Drained>);
 
 impl Drains {
-    /// What was written down in this directory, which need not be there. What cannot be read is told and left as it is, aside:
-    /// a host whose GPUs serve nobody because of it would be worse.
+    /// What was written down in this directory, which need not be there.
     pub fn open(state_dir: &Path) -> Self {
-        let file = state_dir.join(NAME);
-        let drained = read(&file).unwrap_or_else(|cause| {
-            log!("{} cannot be read: {cause}; no GPU is drained{}", file.display(), put_aside(&file));
-            Drained::new()
-        });
-        Self { file, changing: Mutex::default(), drained: Mutex::new(drained) }
+        Self(StateFile::open(state_dir, NAME, "no GPU is drained"))
     }
 
     fn lock(&self) -> MutexGuard<'_, Drained> {
-        self.drained.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// What was said of a GPU, or of the board that an instance is of.
@@ -72,49 +60,8 @@ impl Drains {
     /// # Errors
     /// It cannot be written, and nothing has changed.
     fn change(&self, make: impl FnOnce(&mut Drained)) -> io::Result<bool> {
-        let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        let old = self.lock().clone();
-        let mut new = old.clone();
-        make(&mut new);
-        if new == old {
-            return Ok(false);
-        }
-        write(&self.file, &new)?;
-        *self.lock() = new;
-        Ok(true)
+        self.0.change(make).map(|((), is_one)| is_one)
     }
-
-    /// Makes a change that could not be written down.
-    fn change_in_memory(&self, make: impl FnOnce(&mut Drained)) {
-        let _turn = self.changing.lock().unwrap_or_else(PoisonError::into_inner);
-        make(&mut self.lock());
-    }
-}
-
-fn read(file: &Path) -> io::Result<Drained> {
-    match fs::read(file) {
-        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Drained::new()),
-        Err(cause) => Err(cause),
-    }
-}
-
-/// Keeps what cannot be read from being written over; where it lies then, as the end of a sentence.
-pub fn put_aside(file: &Path) -> String {
-    let aside = file.with_extension("json.unreadable");
-    fs::rename(file, &aside).map_or(String::new(), |()| format!(", and lies in {}", aside.display()))
-}
-
-/// So that the file is either the old one or the new one, also after a power cut.
-pub fn write(file: &Path, said: &impl Serialize) -> io::Result<()> {
-    let directory = file.parent().unwrap_or(Path::new("/"));
-    fs::create_dir_all(directory)?;
-    let new = file.with_extension("json.new");
-    let mut opened = fs::File::create(&new)?;
-    opened.write_all(&serde_json::to_vec_pretty(said)?)?;
-    opened.sync_all()?;
-    fs::rename(&new, file)?;
-    fs::File::open(directory)?.sync_all()
 }
 
 /// The one GPU that `text` means: NVML's index of a board, its UUID or the beginning of that, or the UUID of a drained one that
@@ -234,7 +181,7 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
         Ok(true) => {}
         Err(cause) => {
             log!("{NAME} cannot be written: {cause}; after a restart of the supervisor {uuid} takes leases again");
-            leases.drains.change_in_memory(add);
+            leases.drains.0.change_in_memory(add);
         }
     }
     if let Ok(view) = view_of(leases, uuid) {
@@ -302,6 +249,7 @@ pub fn is_drained(sentences: &[String]) -> ErrorBody {
 mod tests {
     use super::*;
     use crate::device::MigInstance;
+    use std::fs;
 
     fn by(uid: u32) -> Drain {
         Drain { since_unix_ms: 5, uid: Some(uid), reason: "new fans".into(), fault: None }

@@ -11,6 +11,7 @@ use crate::events::About;
 use crate::health;
 use crate::lease::{Leases, failed};
 use crate::procfs::{self, ProcessName, WatchedProcess};
+use crate::state_file;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuTest, GpuTestOutcome, GpuTestReport, GpuTestView, GpuUuid, HostPid,
 };
@@ -111,7 +112,11 @@ impl GpuTests {
     pub fn open(state_dir: &Path) -> Self {
         let file = state_dir.join(NAME);
         let known = read(&file).unwrap_or_else(|cause| {
-            log!("{} cannot be read: {cause}; of no GPU a test is known{}", file.display(), drains::put_aside(&file));
+            log!(
+                "{} cannot be read: {cause}; of no GPU a test is known{}",
+                file.display(),
+                state_file::put_aside(&file)
+            );
             BTreeMap::new()
         });
         Self { file, changing: Mutex::default(), state: Mutex::new(State { known, ..State::default() }) }
@@ -215,7 +220,7 @@ impl GpuTests {
             state.known.insert(uuid.clone(), known);
             state.known.clone()
         };
-        drains::write(&self.file, &known)
+        state_file::write(&self.file, &known)
     }
 }
 

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::device::{Gpu, Kind as GpuKind};
 use crate::drains;
 use crate::lease::Leases;
+use crate::state_file;
 use crate::watchers::PAUSE_PERIOD;
 use crate::xids::{about, on_it, whose};
 use gpool_policy::health::{Health, Kind, News, Reading};
@@ -191,7 +192,7 @@ impl Healths {
         if now == *before {
             return;
         }
-        if let Err(cause) = drains::write(&self.file, &now) {
+        if let Err(cause) = state_file::write(&self.file, &now) {
             log!("{} cannot be written: {cause}; after a restart a GPU may be drained again", self.file.display());
         }
     }

@@ -110,6 +110,7 @@ mod settings;
 mod silence;
 mod sites;
 mod sole;
+mod state_file;
 mod suspension;
 mod time_slices;
 mod uncounted;

@@ -14,13 +14,13 @@ use super::reserved::Whom;
 use super::room::Scene;
 use crate::clock::{self, ns};
 use crate::preemptions::{candidates, rule};
-use crate::queue::{Appointment, Waiter};
+use crate::queue::{Appointment, Waiter, is_for_want_of_room};
 use gpool_policy::admission::Use;
 use gpool_policy::deadline::{Job, Plan, admit, earliest};
 use gpool_policy::preemption::Wait;
 use gpool_policy::queue::Taken;
 use gpool_policy::slice::Priority;
-use gpool_protocol::{ContainerId, Deadline, ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism};
+use gpool_protocol::{ContainerId, Deadline, ErrorBody, LeaseId, LeaseRequest, Mechanism};
 use std::rc::Rc;
 use std::sync::Arc;
 use told::{cannot, not_in_time};
@@ -243,11 +243,10 @@ impl Leases {
 
     /// A refusal for want of room with when it would begin that has a deadline, if it waited; or that it would not in time.
     pub fn with_moment(&self, refusal: ErrorBody, (asked, uid): (&LeaseRequest, u32), scene: &Scene<'_>) -> ErrorBody {
-        let is_for_room = matches!(
-            refusal.code,
-            ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached
-        );
-        if asked.request.deadline.is_none() || !is_for_room || self.could_fit(asked, uid).is_err() {
+        if asked.request.deadline.is_none()
+            || !is_for_want_of_room(&refusal, false)
+            || self.could_fit(asked, uid).is_err()
+        {
             return refusal;
         }
         match self.moment_for((asked, uid), scene, false) {

@@ -228,7 +228,7 @@ fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
 }
 
 /// Whether the end of a lease could make room for it. For one that waits GPUs that do not answer for a moment are no end.
-fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
+pub fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
     match refusal.code {
         ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached => true,
         ErrorCode::NoGpu => is_known,

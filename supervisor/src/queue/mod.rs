@@ -9,6 +9,7 @@ mod store;
 mod tending;
 mod waiter;
 
+pub use asking::is_for_want_of_room;
 pub use tending::Left;
 pub use waiter::{Appointment, Waiter};
 
