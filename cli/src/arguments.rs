@@ -12,6 +12,7 @@ mod forecast;
 mod gpu;
 mod latency;
 mod mig;
+mod overflow;
 mod overrides;
 mod queue;
 mod quota;
@@ -37,6 +38,7 @@ pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
 pub use latency::LatencyOptions;
 pub use mig::{MigVerb, Plan, Wanted};
+pub use overflow::{OverflowVerb, WatchOptions};
 pub use overrides::{OverrideVerb, OverrideWhom};
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
@@ -185,6 +187,12 @@ pub enum Verb {
         /// What to do with it.
         #[command(subcommand)]
         verb: QuotaVerb,
+    },
+    /// Whether the host is short of room, and a program that is told so
+    Overflow {
+        /// What to do.
+        #[command(subcommand)]
+        verb: OverflowVerb,
     },
     /// Emergencies: teams and users for whom no quota holds for a while, and who stand first in the queue
     Override {

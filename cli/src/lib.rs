@@ -8,6 +8,7 @@ mod commands;
 mod doctor;
 mod engines;
 mod exit;
+mod follower;
 pub mod live;
 mod money;
 mod output;
@@ -68,6 +69,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Latency(options) => commands::latency::run(&client, &options),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),
         Verb::Quota { verb } => commands::quota::run(&client, &verb),
+        Verb::Overflow { verb } => commands::overflow::run(&client, &verb),
         Verb::Override { verb } => commands::overrides::run(&client, &verb),
         Verb::Reservation { verb } => commands::reservation::run(&client, &verb),
         Verb::Export { verb } => commands::export::run(&client, &verb),

@@ -71,6 +71,9 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if let Some((key, cause)) = configuration.latency.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
+    if let Some((key, cause)) = configuration.overflow.out_of_range() {
+        return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
+    }
     if let Some((key, cause)) = configuration.preemption.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }

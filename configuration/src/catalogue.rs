@@ -78,6 +78,7 @@ impl Effect {
             _ if is_in("class.")
                 || is_in("mig.")
                 || is_in("queue.")
+                || is_in("overflow.")
                 || is_in("preemption.")
                 || is_in("latency.")
                 || is_in("run_time.")

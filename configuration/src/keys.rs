@@ -4,6 +4,7 @@ use crate::audit::Audit;
 use crate::gpus::Gpus;
 use crate::health::Health;
 use crate::latency::Latency;
+use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::preemption::Preemption;
 use crate::quota::Quota;
@@ -38,6 +39,8 @@ pub struct Configuration {
     pub spill: Spill,
     /// Waiting for room.
     pub queue: Queue,
+    /// When the host counts as short of room.
+    pub overflow: Overflow,
     /// Making room by taking GPUs from lower priorities.
     pub preemption: Preemption,
     /// What follows where requests take longer than is promised.

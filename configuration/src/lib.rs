@@ -15,6 +15,7 @@ mod latency;
 mod layers;
 #[cfg(feature = "layouts")]
 pub mod layouts;
+mod overflow;
 mod policy;
 mod preemption;
 mod quantity;
@@ -38,6 +39,7 @@ pub use keys::{
 };
 pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
 pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
+pub use overflow::{OVERFLOW_SECONDS_MAX, Overflow};
 pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption, PreemptionAction};
 pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};

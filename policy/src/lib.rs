@@ -12,6 +12,7 @@
 //! * [`countable`]: what a cluster that drives this host may count on;
 //! * [`latency`]: whether requests take as long as was promised, and what follows where they do not;
 //! * [`request`]: how long the requests of a container take, and what of that is whose;
+//! * [`overflow`]: whether a host is short of room;
 //! * [`reservation`]: what is kept free of which GPUs for whom;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
@@ -58,6 +59,7 @@ pub mod lengths;
 pub mod levels;
 pub mod mechanism;
 pub mod mig;
+pub mod overflow;
 pub mod overlap;
 pub mod preemption;
 pub mod promise;

@@ -79,6 +79,8 @@ pub enum EventKind {
     LeaseEnded,
     /// Four fifths of a budget of a team or a user are spent, or all of it.
     Budget,
+    /// The host is short of room from now on, or not any more.
+    Overflow,
     /// For a while no quota holds for a team or a user, who stands first in the queue; or that is over.
     Override,
     /// The time of a reservation has begun or is over, something of it is missing, or nothing is any more.
@@ -155,7 +157,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 55] = [
+    pub const ALL: [EventKind; 56] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -175,6 +177,7 @@ impl EventKind {
         EventKind::Deadline,
         EventKind::LeaseEnded,
         EventKind::Budget,
+        EventKind::Overflow,
         EventKind::Override,
         EventKind::Reservation,
         EventKind::Latency,

@@ -29,6 +29,7 @@ mod mechanism;
 mod memory_limits;
 mod messages;
 mod mig;
+mod overflow;
 mod overrides;
 mod quantity;
 mod queue;
@@ -71,6 +72,7 @@ pub use messages::{
     TimeSlices,
 };
 pub use mig::{MigApply, MigGoal, MigGpuView, MigInstanceView, MigPartedView, NOT_UNDER_USERS};
+pub use overflow::OverflowView;
 pub use overrides::{OVERRIDE_SECONDS_MAX, Override, OverrideOf, OverrideRequest};
 pub use quantity::{
     LEAST_BYTES, LONGEST_SECONDS, MemoryCap, QuantityError, format_bytes, format_gpu_hours, format_gpus,

@@ -88,7 +88,6 @@ impl Mailbox {
             if begun >= next_try {
                 crate::lease::take_over_stranded(leases);
                 leases.clear_leftovers();
-                crate::overrides::tend(leases);
                 leases.tend_queue();
                 unwatched.try_again(&mut queue, begun);
                 next_try = begun + IDLE_PERIOD;

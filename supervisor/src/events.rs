@@ -222,6 +222,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Deadline
         | EventKind::LeaseEnded
         | EventKind::Budget
+        | EventKind::Overflow
         | EventKind::Override
         | EventKind::Reservation
         | EventKind::Latency

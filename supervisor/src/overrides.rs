@@ -17,24 +17,39 @@ const NAME: &str = "overrides.json";
 /// By so much clocks are put right without anybody's wondering.
 const CLOCK_STEP_MS: u64 = 60_000;
 
+/// The clock of a host that has booted lately may be wrong still, and is right after so long.
+const CLOCK_IS_RIGHT_NS: u64 = 3600 * 1_000_000_000;
+
 /// Those that are in force, one of each team and user.
 #[derive(Debug)]
-pub struct Overrides(StateFile<Vec<Override>>);
+pub struct Overrides {
+    said: StateFile<Vec<Override>>,
+    /// When they were read: Unix time, milliseconds.
+    opened_unix_ms: u64,
+}
 
 impl Overrides {
     /// What was written down in this directory, which need not be there.
     pub fn open(state_dir: &Path) -> Self {
-        Self(StateFile::open(state_dir, NAME, "no override is in force"))
+        let said = StateFile::open(state_dir, NAME, "no override is in force");
+        Self { said, opened_unix_ms: clock::unix_ms() }
     }
 
     /// For whom there are any at a moment, Unix milliseconds.
     pub fn holders(&self, unix_ms: u64) -> Vec<Holder> {
-        self.0.lock().iter().filter(|its| is_in_force(its, unix_ms)).map(|its| holder(&its.of)).collect()
+        self.said.lock().iter().filter(|its| is_in_force(its, unix_ms)).map(|its| holder(&its.of)).collect()
     }
 
     /// Those that are in force at a moment, Unix milliseconds.
     pub fn at(&self, unix_ms: u64) -> Vec<Override> {
-        self.0.lock().iter().filter(|its| is_in_force(its, unix_ms)).cloned().collect()
+        self.said.lock().iter().filter(|its| is_in_force(its, unix_ms)).cloned().collect()
+    }
+
+    /// Whether it will not be in force again, Unix milliseconds and CLOCK_MONOTONIC. One of an earlier life may be, with a clock that is
+    /// ahead after a boot: it holds again once that is right.
+    fn is_over(&self, its: &Override, unix_ms: u64, now_ns: u64) -> bool {
+        let is_clock_right = its.since_unix_ms >= self.opened_unix_ms || now_ns >= CLOCK_IS_RIGHT_NS;
+        its.until_unix_ms <= unix_ms && is_clock_right
     }
 
     /// The one that is in force now for any of those.
@@ -45,7 +60,7 @@ impl Overrides {
     /// The same at a moment, Unix milliseconds.
     pub fn of_at(&self, holders: &[Holder; 2], unix_ms: u64) -> Option<Override> {
         let is_for = |its: &&Override| is_in_force(its, unix_ms) && holders.contains(&holder(&its.of));
-        self.0.lock().iter().find(is_for).cloned()
+        self.said.lock().iter().find(is_for).cloned()
     }
 }
 
@@ -81,7 +96,7 @@ pub fn begin(leases: &Leases, asked: OverrideRequest, uid: u32) -> Result<Overri
         uid,
         reason: asked.reason.trim().to_owned(),
     };
-    let made = leases.overrides.0.change(|all| {
+    let made = leases.overrides.said.change(|all| {
         let old = taken_out(all, &new.of).filter(|old| is_in_force(old, now_ms));
         let new = Override { since_unix_ms: old.map_or(now_ms, |old| old.since_unix_ms), ..new };
         all.push(new.clone());
@@ -106,7 +121,7 @@ pub fn begin(leases: &Leases, asked: OverrideRequest, uid: u32) -> Result<Overri
 pub fn end(leases: &Leases, of: &OverrideOf, uid: u32) -> Result<Override, ErrorBody> {
     of.check()?;
     tend(leases);
-    let ended = leases.overrides.0.change(|all| taken_out(all, of));
+    let ended = leases.overrides.said.change(|all| taken_out(all, of));
     let (ended, _) =
         ended.map_err(|cause| failed("the override goes on, since its end cannot be written down", cause))?;
     let Some(ended) = ended else {
@@ -128,15 +143,15 @@ fn sort(leases: &Leases) {
 /// Takes out those whose time is over; to be called now and then.
 pub fn tend(leases: &Leases) {
     let now_ms = clock::unix_ms();
-    let is_over = |its: &Override| its.until_unix_ms <= now_ms;
-    let over: Vec<Override> = leases.overrides.0.lock().iter().filter(|its| is_over(its)).cloned().collect();
+    let is_over = |its: &Override| leases.overrides.is_over(its, now_ms, clock::now_ns());
+    let over: Vec<Override> = leases.overrides.said.lock().iter().filter(|its| is_over(its)).cloned().collect();
     if over.is_empty() {
         return;
     }
-    if let Err(cause) = leases.overrides.0.change(|all| all.retain(|its| !is_over(its))) {
+    if let Err(cause) = leases.overrides.said.change(|all| all.retain(|its| !is_over(its))) {
         // It holds no more all the same, also where the file has it still.
         log!("the end of an override cannot be written down: {cause}");
-        leases.overrides.0.change_in_memory(|all| all.retain(|its| !is_over(its)));
+        leases.overrides.said.change_in_memory(|all| all.retain(|its| !is_over(its)));
     }
     over.iter().for_each(|its| told_over(leases, its, None));
 }
@@ -168,7 +183,7 @@ mod tests {
         let overrides = Overrides::open(directory.path());
         let now_ms = clock::unix_ms();
         for its in [of("a", now_ms + 60_000), of("b", now_ms.saturating_sub(1))] {
-            overrides.0.change(|all| all.push(its)).unwrap();
+            overrides.said.change(|all| all.push(its)).unwrap();
         }
         let again = Overrides::open(directory.path());
         let in_force = |unix_ms| again.at(unix_ms).into_iter().map(|its| its.of.text()).collect::<Vec<_>>();
@@ -182,8 +197,22 @@ mod tests {
         let is_of = |team: Option<&str>, uid| again.of(&Holder::both(team, uid)).is_some();
         assert!(is_of(Some("a"), 7) && !is_of(Some("b"), 7) && !is_of(None, 0));
         let user = Override { of: OverrideOf { team: None, user: Some(7) }, ..of("", now_ms + 60_000) };
-        again.0.change(|all| all.push(user)).unwrap();
+        again.said.change(|all| all.push(user)).unwrap();
         assert!(is_of(Some("b"), 7) && is_of(None, 7) && !is_of(None, 8));
+    }
+
+    #[test]
+    fn a_clock_that_is_ahead_after_a_boot_ends_none_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let overrides = Overrides::open(directory.path());
+        let (minute_ns, opened_ms) = (60_000_000_000, overrides.opened_unix_ms);
+        let before = Override { since_unix_ms: opened_ms - 1000, ..of("a", opened_ms + 5000) };
+        let is_over = |its: &Override, unix_ms, now_ns| overrides.is_over(its, unix_ms, now_ns);
+        assert!(!is_over(&before, opened_ms + 4999, CLOCK_IS_RIGHT_NS));
+        assert!(!is_over(&before, opened_ms + 5000, minute_ns), "who knows what time it is");
+        assert!(is_over(&before, opened_ms + 5000, CLOCK_IS_RIGHT_NS));
+        let own = Override { since_unix_ms: opened_ms, ..before };
+        assert!(is_over(&own, opened_ms + 5000, minute_ns), "it was said by this clock");
     }
 
     #[test]

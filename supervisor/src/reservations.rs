@@ -8,10 +8,7 @@ use gpool_protocol::{
     EventKind, Priority, ReservationSeat, ReservationState, ReservationView, format_bytes, format_gpus,
 };
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-/// How often it is looked whether there is anything to tell.
-const PERIOD: Duration = Duration::from_secs(2);
 /// What is missing is told when so many looks in a row have found it: leases come and go.
 const LOOKS: u8 = 3;
 
@@ -69,21 +66,17 @@ fn view(name: &str, reservation: &Reservation, seats: Option<Vec<ReservationSeat
     }
 }
 
-/// Tells of them for ever; runs on its own thread.
-pub fn keep(leases: &Leases) {
-    let mut told = Told::default();
-    loop {
-        std::thread::sleep(PERIOD);
-        let views = views(leases, &leases.book());
-        for message in told.news(&views) {
-            leases.events.note(EventKind::Reservation, About::default(), message);
-        }
+/// Tells what is new of them; to be called every few seconds.
+pub fn tend(leases: &Leases, told: &mut Told) {
+    let views = views(leases, &leases.book());
+    for message in told.news(&views) {
+        leases.events.note(EventKind::Reservation, About::default(), message);
     }
 }
 
 /// How each was when it was told of last.
 #[derive(Debug, Default)]
-struct Told(BTreeMap<String, Standing>);
+pub struct Told(BTreeMap<String, Standing>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Standing {

@@ -23,6 +23,7 @@ use crate::memory_limits::{self, MemoryLimits};
 use crate::metrics::Counters;
 use crate::mps::Groups;
 use crate::occupants::Occupants;
+use crate::overflow::Short;
 use crate::overrides::Overrides;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
@@ -34,7 +35,7 @@ use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
-use crate::{clock, log, mig, mps, privilege, procfs, reload, reservations, sampler, service_manager};
+use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager, told};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -193,6 +194,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         seal: HostSeal::new(&configuration.paths.state_dir),
         drains: Drains::open(&configuration.paths.state_dir),
         overrides: Overrides::open(&configuration.paths.state_dir),
+        short: Short::open(&configuration.paths.state_dir),
         xids: Xids::default(),
         healths: Healths::open(&configuration.paths.state_dir),
         gpu_tests: GpuTests::open(&configuration.paths.state_dir),
@@ -273,8 +275,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     // Also without a ledger, which leaves nobody beyond a budget of an earlier life.
     let kept = leases.clone();
     std::thread::Builder::new().name("budgets".into()).spawn(move || budgets::keep(&kept))?;
-    let told = leases.clone();
-    std::thread::Builder::new().name("reservations".into()).spawn(move || reservations::keep(&told))?;
+    let of_changes = leases.clone();
+    std::thread::Builder::new().name("told".into()).spawn(move || told::keep(&of_changes))?;
     let reloaded = leases.clone();
     std::thread::Builder::new().name("reload".into()).spawn(move || reload::at_each(&hangup, &reloaded))?;
     let listener = Listener::open(&leases.configuration().socket.path, sole.has_replaced)?;

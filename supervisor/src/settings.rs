@@ -72,6 +72,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         lease: wanted.lease,
         spill: wanted.spill,
         queue: wanted.queue,
+        overflow: wanted.overflow,
         preemption: wanted.preemption,
         latency: wanted.latency,
         run_time: wanted.run_time,
@@ -199,6 +200,9 @@ mod tests {
             longest_wait_seconds = 6
             keep_seconds = 7
             backfill = false
+            [overflow]
+            after_seconds = 9
+            clear_seconds = 10
             [preemption]
             enabled = true
             after_seconds = 4

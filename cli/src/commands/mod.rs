@@ -17,6 +17,7 @@ pub mod latency;
 pub mod metrics;
 pub mod mig;
 pub mod mig_host;
+pub mod overflow;
 pub mod overrides;
 pub mod pause;
 pub mod ps;

@@ -14,6 +14,7 @@ use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::memory_limits;
 use crate::metrics;
 use crate::mig;
+use crate::overflow;
 use crate::overrides;
 use crate::quotas;
 use crate::reservations;
@@ -147,6 +148,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::baseline(leases, &question, peer.administers())?)
         }
         ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
+        ("GET", ["v1", "overflow"]) => value(overflow::view(leases, &leases.book())),
         ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
         ("GET", ["v1", "overrides"]) => value(leases.overrides.at(clock::unix_ms())),
         ("POST", ["v1", "overrides"]) => {

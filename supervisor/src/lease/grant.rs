@@ -34,6 +34,7 @@ use crate::memory_limits::MemoryLimits;
 use crate::metrics::Counters;
 use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
+use crate::overflow::Short;
 use crate::overrides::Overrides;
 use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
@@ -107,6 +108,8 @@ pub struct Leases {
     pub drains: Drains,
     /// For whom there is an emergency.
     pub overrides: Overrides,
+    /// Whether the host is short of room.
+    pub short: Short,
     /// What the driver has told of their faults.
     pub xids: Xids,
     /// What their own figures show of their health.

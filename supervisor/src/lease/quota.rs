@@ -165,6 +165,11 @@ impl Tally {
         its
     }
 
+    /// What it counts.
+    pub fn amounts(&self) -> Amounts {
+        self.amounts
+    }
+
     /// For whom it counts.
     pub fn holders(&self) -> &[Holder; 2] {
         &self.holders

@@ -89,6 +89,10 @@ families! {
     QuotaSpent Gauge "gpool_quota_spent_gpu_seconds" ["of", "name", "period"]
         "What of it has been since that began: it falls to 0 when the next one does, and is absent while the ledger could not be read";
     QuotaHeldUp Gauge "gpool_quota_held_up" ["of", "name"] "Those of them that wait for a quota of their team or their user, and not for room on a GPU";
+    Overflow Gauge "gpool_overflow" [] "1 while the host is short of room: somebody has waited for it for [overflow] after_seconds, and since then nobody for clear_seconds";
+    OverflowGpus Gauge "gpool_overflow_wanted_gpus" []
+        "What those who wait for room on GPUs would have of their time, in GPUs: not who waits for a quota of its own, for the host's memory, or for a moment that was planned for it";
+    OverflowMemory Gauge "gpool_overflow_wanted_bytes" [] "And of their memory";
     Overrides Gauge "gpool_overrides" [] "Teams and users for whom no quota holds for a while, and who stand first in the queue";
     ReservationOpen Gauge "gpool_reservation_open" ["reservation"] "1 while it is the time of a [reservation]";
     ReservationGpus Gauge "gpool_reservation_gpus" ["reservation"]

@@ -13,6 +13,7 @@ use crate::gpu_tests;
 use crate::health;
 use crate::lease::{Charges, Leases};
 use crate::log;
+use crate::overflow;
 use crate::quotas;
 use crate::reservations;
 use crate::service::Identity;
@@ -44,6 +45,8 @@ struct Moment {
     refusals: Vec<(&'static str, u64)>,
     /// How many wait for room, and how long the first to come has.
     queue: (usize, f64),
+    /// Whether the host is short of room, and what those who wait would have: thousandths of GPUs, bytes.
+    overflow: (bool, [u64; 2]),
     overrides: usize,
     waits: Vec<(&'static str, Waits)>,
     quotas: Vec<QuotaView>,
@@ -68,7 +71,7 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.statistics();
-    let (views, gpus, queue, quotas, reservations) = {
+    let (views, gpus, queue, quotas, reservations, overflow) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
         let closed = (&leases.silence, &leases.drains, &leases.healths);
@@ -79,7 +82,9 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let gpus = gpus.into_iter().map(|(place, gpu)| (gpu, charged(place), drawn(place))).collect();
         let quotas = quotas::views(leases, &book);
         let reservations = reservations::views(leases, &book);
-        (book.views(), gpus, (book.queue.len(), waited_s), quotas, reservations)
+        let short = overflow::view(leases, &book);
+        let overflow = (short.is_short, [short.wanted_permille, short.wanted_memory_bytes]);
+        (book.views(), gpus, (book.queue.len(), waited_s), quotas, reservations, overflow)
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
@@ -102,6 +107,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         idle_actions: leases.counters.idle_actions(),
         preemptions: leases.counters.preemptions(),
         suspensions: leases.counters.suspensions(),
+        overflow,
         overrides: leases.overrides.at(clock::unix_ms()).len(),
         run_times: leases.counters.run_times(),
         deadlines: leases.counters.deadlines(),
@@ -206,6 +212,10 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::Refusals, &[("code", code)], *count as f64);
     }
     page.add(Family::QueueWaiting, &[], moment.queue.0 as f64);
+    let (is_short, [wanted_permille, wanted_bytes]) = moment.overflow;
+    page.add(Family::Overflow, &[], f64::from(u8::from(is_short)));
+    page.add(Family::OverflowGpus, &[], wanted_permille as f64 / 1000.0);
+    page.add(Family::OverflowMemory, &[], wanted_bytes as f64);
     page.add(Family::Overrides, &[], moment.overrides as f64);
     page.add(Family::QueueOldest, &[], moment.queue.1);
     for (how, waits) in &moment.waits {

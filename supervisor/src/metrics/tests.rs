@@ -164,6 +164,7 @@ fn moment() -> Moment {
         events: with_zeroes(vec![(EventKind::LeaseGranted, 3), (EventKind::OverCap, 1)]),
         refusals: vec![("GPOOL-E201", 2)],
         queue: (2, 1.5),
+        overflow: (true, [1500, 3 << 30]),
         overrides: 1,
         waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
         quotas: vec![

@@ -33,6 +33,11 @@ struct WaiterRecord {
     kept_on: Vec<GpuUuid>,
     #[serde(default)]
     appointment: Option<Appointment>,
+    /// What it lacked when it asked last, other than room on GPUs.
+    #[serde(default)]
+    is_over_quota: bool,
+    #[serde(default)]
+    lacks_host_memory: bool,
 }
 
 /// All of them, of one boot.
@@ -75,6 +80,8 @@ impl Queue {
             kept_ns: waiter.kept_ns.get(),
             kept_on: waiter.kept_on.borrow().clone(),
             appointment: waiter.appointment.borrow().clone(),
+            is_over_quota: waiter.is_over_quota,
+            lacks_host_memory: waiter.lacks_host_memory,
         };
         self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
     }
@@ -106,6 +113,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         waiter.attempt_ns = record.attempt_ns.unwrap_or(record.since_ns);
         (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
         waiter.appointment = record.appointment.into();
+        (waiter.is_over_quota, waiter.lacks_host_memory) = (record.is_over_quota, record.lacks_host_memory);
         waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
@@ -128,6 +136,7 @@ mod tests {
             let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
+            waiter.is_over_quota = id == "second";
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
             let gpus = vec![GpuUuid("GPU-1".into())];

@@ -61,6 +61,7 @@ mod mps_groups;
 mod nvidia_smi;
 mod odd_images;
 mod one_slice_two_processes;
+mod overflow;
 mod packages;
 mod pass_through;
 mod paused;

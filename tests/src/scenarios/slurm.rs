@@ -32,6 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// In which the node's health is looked at more than once.
 const LOOKS: Duration = Duration::from_secs(3);
 const SCRIPT: &str = "/usr/local/sbin/gpool-job";
+const OVERFLOW: &str = "/etc/gpool/overflow";
 const HEALTH: &str = "/usr/local/sbin/gpool-node-health";
 /// Slurm resolves no name where every address is of the loopback net.
 const ADDRESS: &str = "10.9.9.1";
@@ -54,6 +55,7 @@ SelectTypeParameters=CR_CPU
 HealthCheckProgram=/usr/local/sbin/gpool-node-health
 HealthCheckInterval=1
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP
+PartitionName=cloud Nodes=ALL State=DOWN
 ";
 
 /// Downloads the packages, then runs jobs in a run of its own, which has no network.
@@ -94,6 +96,7 @@ fn jobs(host: &Host) -> Result<()> {
         .and_then(|()| who_has_no_count_is_refused())
         .and_then(|()| one_command_at_a_time(host))
         .and_then(|()| a_cancelled_job_leaves_nothing(host))
+        .and_then(|()| a_partition_is_open_while_the_host_is_short_of_room())
         .and_then(|()| a_node_without_a_gpu_in_service_is_drained(host))
 }
 
@@ -125,6 +128,8 @@ fn set_up(host: &Host) -> Result<()> {
     write("/etc/sudoers", &on_the_page("Defaults!")?, 0o440)?;
     write(SCRIPT, &on_the_page("#!/bin/sh\n# gpool-job")?, 0o755)?;
     write(HEALTH, &on_the_page("#!/bin/sh\n# gpool-node-health")?, 0o755)?;
+    let overflow = block_of_a_page(include_str!("../../../docs/overflow.md"), "#!/bin/sh\n# overflow: opens")?;
+    write(OVERFLOW, &overflow, 0o755)?;
     let (settings, gres) = exported(host)?;
     write("/etc/slurm/slurm.conf", &settings, 0o644)?;
     write("/etc/slurm/gres.conf", &gres, 0o644)?;
@@ -280,6 +285,25 @@ fn update(what: &str) -> Result<()> {
     let status =
         std::process::Command::new("scontrol").args(["update", "NodeName=node1"]).args(what.split(' ')).status();
     ensure(status.context("scontrol")?.success(), || format!("scontrol update {what}"))
+}
+
+/// A job that waits in the partition begins when a program like that of the page is told that the host is short of room.
+fn a_partition_is_open_while_the_host_is_short_of_room() -> Result<()> {
+    let state = || -> Result<String> {
+        let mut command = std::process::Command::new("scontrol");
+        let output = command.args(["--oneliner", "show", "partition", "cloud"]).output().context("scontrol")?;
+        let said = text(&output.stdout);
+        let state = said.split_whitespace().find_map(|word| word.strip_prefix("State=").map(str::to_owned));
+        state.ok_or_else(|| Failure::new(format!("no state of the partition in {said:?}")))
+    };
+    let told = |word: &str| std::process::Command::new(OVERFLOW).arg(word).status().context(OVERFLOW);
+    ensure(!told("gone")?.success(), || "the program takes any word".to_owned())?;
+    let waits = job(USER, Some(1), &["--partition=cloud"], &["true"])?;
+    std::thread::sleep(LOOKS);
+    ensure(state()? == "DOWN", || "the partition is open before anybody is short of room".to_owned())?;
+    ensure(told("began")?.success() && state()? == "UP", || "the partition is not open".to_owned())?;
+    succeeded("a job in the partition", waits.wait_with_output().context("srun")?)?;
+    ensure(told("ended")?.success() && state()? == "DOWN", || "the partition is open still".to_owned())
 }
 
 /// The node is drained while its only GPU is, and not resumed for one who has drained it himself.

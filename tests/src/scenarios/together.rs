@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 84] = [
+pub const TOGETHER: [&str; 85] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -26,6 +26,7 @@ pub const TOGETHER: [&str; 84] = [
     "run-time",
     "deadline",
     "reservation",
+    "overflow",
     "docker",
     "preemption",
     "suspended",

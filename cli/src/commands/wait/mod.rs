@@ -4,24 +4,17 @@
 //! come is read from the leases, the queue and the events that are kept, in this order. So one that was missed costs time and
 //! nothing else.
 
-mod follower;
 mod targets;
 mod text;
 
 use crate::arguments::{Awaited, Format, WaitOptions};
 use crate::exit::{ExitStatus, Failure};
+use crate::follower::{Heard, LOOK_PERIOD, RETRY, Supervisor, follow};
 use crate::output;
-use follower::{Heard, follow};
 use gpool_protocol::{Client, ErrorBody, ErrorCode, LeaseView, WaitingView, format_seconds, lease_path};
-use std::io::Write;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 use targets::{Outcome, Snapshot, Target, meant};
-
-/// Whatever is heard or not, it is looked again after this time.
-const LOOK_PERIOD: Duration = Duration::from_secs(60);
-/// A look that failed beside events that are followed is tried again soon.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// Waits, and prints a line for each as it comes.
 ///
@@ -43,7 +36,7 @@ pub fn run(client: &Client, options: &WaitOptions) -> Result<(), Failure> {
     if options.format == Format::Csv {
         output::print(&text::csv_header())?;
     }
-    let mut supervisor = Supervisor { heard, is_away: false };
+    let mut supervisor = Supervisor::new(heard);
     let (all, mut in_vain) = (left.len(), 0);
     loop {
         let looked = look(client, options.awaited);
@@ -61,7 +54,8 @@ pub fn run(client: &Client, options: &WaitOptions) -> Result<(), Failure> {
         if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
             return Err(too_late(&left, options));
         }
-        supervisor.until_there_is_news(&left, deadline.map_or(next_look, |deadline| deadline.min(next_look)));
+        let until = deadline.map_or(next_look, |deadline| deadline.min(next_look));
+        supervisor.until_there_is_news(|event| left.iter().any(|target| target.is_met_by(event)), until);
     }
 }
 
@@ -152,52 +146,4 @@ fn too_late(left: &[Target], options: &WaitOptions) -> Failure {
     };
     let sentence = format!("gpool: after {waited} {who} {what}: {}", ids.join(", "));
     Failure::Refused(ExitStatus::NoCapacity, sentence)
-}
-
-/// The supervisor, as far as it is heard.
-struct Supervisor {
-    heard: Receiver<Heard>,
-    is_away: bool,
-}
-
-impl Supervisor {
-    /// Waits until something has happened that may concern one of `targets`, or the supervisor is back, until `until` at most.
-    fn until_there_is_news(&mut self, targets: &[Target], until: Instant) {
-        let mut is_news = false;
-        // What is heard at once, as when all events that are kept are told again, is one piece of news.
-        loop {
-            let patience = if is_news { Duration::ZERO } else { until.saturating_duration_since(Instant::now()) };
-            match self.heard.recv_timeout(patience) {
-                Ok(Heard::Event(event)) => is_news |= targets.iter().any(|target| target.is_met_by(&event)),
-                Ok(Heard::Began) => {
-                    is_news = true;
-                    self.note_back();
-                }
-                Ok(Heard::Lost(error)) => self.note_away(&error),
-                Err(RecvTimeoutError::Timeout) => return,
-                // Nobody follows any more, which cannot be: what is left is to look from time to time.
-                Err(RecvTimeoutError::Disconnected) => {
-                    return std::thread::sleep(RETRY.min(until.saturating_duration_since(Instant::now())));
-                }
-            }
-        }
-    }
-
-    /// Says once that there is nobody to ask: it is restarted, or upgraded, and what runs goes on meanwhile.
-    fn note_away(&mut self, error: &ErrorBody) {
-        if !std::mem::replace(&mut self.is_away, true) {
-            say(&format!("gpool: {}; waiting goes on until it answers", error.message));
-        }
-    }
-
-    fn note_back(&mut self) {
-        if std::mem::take(&mut self.is_away) {
-            say("gpool: the supervisor is back");
-        }
-    }
-}
-
-fn say(sentence: &str) {
-    // Nothing is left to do when stderr is closed.
-    let _ = writeln!(std::io::stderr(), "{sentence}");
 }

@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "overflow",
+        what: "a program is told once when the host becomes short of room and once when it is not any more, whoever is restarted meanwhile",
+        limit_s: 120,
+        run: Place::Inside(overflow::run),
+    },
+    Scenario {
         name: "emergency",
         what: "for whom an administrator says so no quota holds for a while, and he stands first in the queue; that is written down",
         limit_s: 90,

@@ -1,11 +1,16 @@
 //! Following the supervisor's events, also across its restarts.
 
 use gpool_protocol::{Client, ErrorBody, Event};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::Duration;
+use std::io::Write;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
+/// Whatever is heard or not, it is looked again after this time.
+pub const LOOK_PERIOD: Duration = Duration::from_secs(60);
+/// A look that failed beside events that are followed is tried again soon.
+pub const RETRY: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a supervisor that is away.
-const RETRY: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// What is heard of the supervisor.
 #[derive(Debug)]
@@ -40,10 +45,65 @@ pub fn follow(client: &Client) -> Receiver<Heard> {
             if let Err(error) = ended {
                 is_heard = sender.send(Heard::Lost(error)).is_ok();
             }
-            std::thread::sleep(RETRY);
+            std::thread::sleep(PAUSE);
         }
     });
     receiver
+}
+
+/// The supervisor, as far as it is heard.
+pub struct Supervisor {
+    heard: Receiver<Heard>,
+    is_away: bool,
+}
+
+impl Supervisor {
+    /// One of which this is heard.
+    pub fn new(heard: Receiver<Heard>) -> Self {
+        Self { heard, is_away: false }
+    }
+
+    /// Waits until something has happened that `is_meant`, or the supervisor is back, until `until` at most.
+    pub fn until_there_is_news(&mut self, is_meant: impl Fn(&Event) -> bool, until: Instant) {
+        let mut is_news = false;
+        // What is heard at once, as when all events that are kept are told again, is one piece of news.
+        loop {
+            let patience = if is_news { Duration::ZERO } else { until.saturating_duration_since(Instant::now()) };
+            match self.heard.recv_timeout(patience) {
+                Ok(Heard::Event(event)) => is_news |= is_meant(&event),
+                Ok(Heard::Began) => {
+                    is_news = true;
+                    self.note_back();
+                }
+                Ok(Heard::Lost(error)) => self.note_away(&error),
+                Err(RecvTimeoutError::Timeout) => return,
+                // Nobody follows any more, which cannot be: what is left is to look from time to time.
+                Err(RecvTimeoutError::Disconnected) => {
+                    return std::thread::sleep(RETRY.min(until.saturating_duration_since(Instant::now())));
+                }
+            }
+        }
+    }
+
+    /// Says once that there is nobody to ask: it is restarted, or upgraded, and what runs goes on meanwhile.
+    pub fn note_away(&mut self, error: &ErrorBody) {
+        if !std::mem::replace(&mut self.is_away, true) {
+            say(&format!("gpool: {}; waiting goes on until it answers", error.message));
+        }
+    }
+
+    /// It answers.
+    pub fn note_back(&mut self) {
+        if std::mem::take(&mut self.is_away) {
+            say("gpool: the supervisor is back");
+        }
+    }
+}
+
+/// Prints a line to stderr.
+pub fn say(sentence: &str) {
+    // Nothing is left to do when stderr is closed.
+    let _ = writeln!(std::io::stderr(), "{sentence}");
 }
 
 #[cfg(test)]

@@ -1,0 +1,20 @@
+//! What is looked at every few seconds, and told and written down when it has changed. On a thread of its own, which may wait for a disk:
+//! nothing stands still meanwhile.
+
+use crate::lease::Leases;
+use crate::{overflow, overrides, reservations};
+use std::time::Duration;
+
+/// How often.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Looks for ever; runs on its own thread.
+pub fn keep(leases: &Leases) {
+    let mut told = reservations::Told::default();
+    loop {
+        std::thread::sleep(PERIOD);
+        overrides::tend(leases);
+        overflow::tend(leases);
+        reservations::tend(leases, &mut told);
+    }
+}
