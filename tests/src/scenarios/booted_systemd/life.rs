@@ -1,6 +1,6 @@
 //! The supervisor restarted, killed, hung and replaced while containers run.
 
-use super::{device_plugin, gpu_tests, unit};
+use super::{device_plugin, gpu_tests, overflow, unit};
 use crate::booted::{Booted, Packages, Share, Tenants};
 use crate::failure::{Context, Result, ensure};
 use gpool_shared_region::VERSION;
@@ -29,6 +29,7 @@ pub fn installed<'a>(booted: &'a Booted, packages: &Packages) -> Result<Tenants<
     unit::is_as_promised(booted)?;
     device_plugin::enabled(booted)?;
     gpu_tests::enabled(booted)?;
+    overflow::enabled(booted)?;
     booted.sh("getent group gpool && test -e /usr/share/bash-completion/completions/gpool")?;
     booted.sh("gpool runtime configure --runtime docker && systemctl reload docker")?;
     let mut tenants = Tenants::start(booted, &[FIRST])?;
@@ -95,6 +96,7 @@ pub fn upgraded(booted: &Booted, packages: &Packages, tenants: &mut Tenants<'_>)
     tenants.go_on(Some(&leases)).context("after the upgrade")?;
     device_plugin::is_renewed(booted, &plugin)?;
     gpu_tests::is_kept(booted)?;
+    overflow::is_kept(booted)?;
     unit::keeps(booted, leases.len())?;
     ensure(tenants.mapped_shim(SMALL.0)? == old, || "a container's shim has changed under it".to_owned())?;
     let builds = || -> Result<usize> { Ok(booted.sh("ls /usr/lib/gpool/builds | wc -l")?.parse().unwrap_or(0)) };

@@ -7,6 +7,7 @@ mod gpu_tests;
 mod life;
 mod meanwhile;
 mod mps;
+mod overflow;
 mod removal;
 mod rpm;
 mod suspension;

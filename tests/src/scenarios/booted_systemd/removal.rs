@@ -46,6 +46,7 @@ pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
     super::device_plugin::is_gone(booted)?;
     super::gpu_tests::is_gone(booted)?;
+    super::overflow::is_gone(booted)?;
     tenants.still_run()?;
     tenants.stop("small")?;
     let said = booted.sh("apt-get -qq purge -y gpool 2>&1")?;
