@@ -115,6 +115,8 @@ families! {
         "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; while it was not since the supervisor started, when that was; absent where none is kept";
     AuditWritten Counter "gpool_audit_events_total" [] "Events written down for good since the supervisor started";
     AuditLost Counter "gpool_audit_lost_total" [] "Events that could not be, because the disk was full for too long";
+    Gpus Gauge "gpool_gpus" ["state"]
+        "GPUs of this host as NVML counts them, divided ones once: those that gpool serves (served), and those that it has left out since the supervisor started because NVML did not answer for them (left-out)";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
     GpuDrained Gauge "gpool_gpu_drained" ["gpu_uuid"] "1 while it takes no new leases because of gpool gpu drain; of an instance, its board";

@@ -9,6 +9,7 @@ use counters::Waits;
 pub use families::reference;
 
 use crate::clock;
+use crate::device::Kind;
 use crate::gpu_tests;
 use crate::health;
 use crate::lease::{Charges, Leases};
@@ -22,7 +23,7 @@ use gpool_protocol::{
     EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, PromiseState, QuotaView, ReservationState,
     ReservationView, SuspensionStage,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use text::Page;
 
 /// What a page is called in HTTP.
@@ -47,6 +48,8 @@ struct Moment {
     queue: (usize, f64),
     /// Whether the host is short of room, and what those who wait would have: thousandths of GPUs, bytes.
     overflow: (bool, [u64; 2]),
+    /// Boards that are served, and those that were left out.
+    boards: [(&'static str, usize); 2],
     overrides: usize,
     waits: Vec<(&'static str, Waits)>,
     quotas: Vec<QuotaView>,
@@ -108,6 +111,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         preemptions: leases.counters.preemptions(),
         suspensions: leases.counters.suspensions(),
         overflow,
+        boards: boards(leases),
         overrides: leases.overrides.at(clock::unix_ms()).len(),
         run_times: leases.counters.run_times(),
         deadlines: leases.counters.deadlines(),
@@ -119,6 +123,14 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         is_driver_replaced: leases.replaced_driver().is_some(),
         audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
     })
+}
+
+/// How many boards are served and how many are not, by their words.
+fn boards(leases: &Leases) -> [(&'static str, usize); 2] {
+    let gpus = leases.gpus();
+    let there = gpus.iter().filter(|gpu| gpu.kind != Kind::Gone);
+    let served: BTreeSet<u32> = there.map(|gpu| gpu.index).collect();
+    [("served", served.len()), ("left-out", leases.silence.left_out().len())]
 }
 
 /// When the ledger was written last; of one that was not in this life, when that began: it is as late as that.
@@ -150,6 +162,9 @@ fn ratio(permille: impl Into<f64>) -> f64 {
 fn render(moment: &Moment) -> String {
     let mut page = Page::default();
     of_the_supervisor(&mut page, moment);
+    for (state, count) in moment.boards {
+        page.add(Family::Gpus, &[("state", state)], count as f64);
+    }
     moment.gpus.iter().for_each(|gpu| of_a_gpu(&mut page, gpu));
     for (uuid, number, count) in &moment.xids {
         page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);

@@ -165,6 +165,7 @@ fn moment() -> Moment {
         refusals: vec![("GPOOL-E201", 2)],
         queue: (2, 1.5),
         overflow: (true, [1500, 3 << 30]),
+        boards: [("served", 2), ("left-out", 1)],
         overrides: 1,
         waits: vec![("granted", Waits { count: 3, total_ns: 2_500_000_000 })],
         quotas: vec![
