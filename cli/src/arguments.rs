@@ -56,7 +56,7 @@ pub use when::When;
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
-use gpool_protocol::Client;
+use gpool_protocol::{Client, parse_time};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -148,8 +148,14 @@ pub enum Verb {
     /// Serve paused leases again, and have suspended ones come back
     Resume {
         /// Lease or container ids, or unique prefixes
-        #[arg(required = true, value_name = "ID")]
+        #[arg(required_unless_present = "all", value_name = "ID")]
         ids: Vec<String>,
+        /// All that are paused or suspended
+        #[arg(long, conflicts_with = "ids")]
+        all: bool,
+        /// Wait for so long until suspended ones are back on their GPUs, and fail if one is not
+        #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
+        timeout: Option<u64>,
     },
     /// Take the GPUs from running containers: their processes that use them are killed, the others live on and can open
     /// them no more; a container that is started anew asks for its share again

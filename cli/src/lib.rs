@@ -64,7 +64,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Pause { ids } => commands::pause::run(&client, &ids, "pause"),
         Verb::Suspend { ids, no_wait } => commands::suspend::run(&client, &ids, no_wait),
         Verb::Evict { ids } => commands::pause::run(&client, &ids, "evict"),
-        Verb::Resume { ids } => commands::pause::run(&client, &ids, "resume"),
+        Verb::Resume { ids, all, timeout } => commands::pause::resume(&client, &ids, all, timeout),
         Verb::Explain { id, format, .. } => commands::explain::run(&client, &id.unwrap_or_default(), format),
         Verb::Latency(options) => commands::latency::run(&client, &options),
         Verb::Queue { verb } => commands::queue::run(&client, &verb),

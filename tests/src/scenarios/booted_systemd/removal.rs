@@ -35,6 +35,8 @@ impl Clean {
 /// Removes gpool while containers run, and purges it: they go on and can be stopped, Docker's configuration is as it was, and
 /// nothing calls what is gone. The link by which Docker stops them stays until nobody calls it.
 pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
+    // What stands goes on: nobody could let it after that.
+    booted.sh("gpool pause $(docker inspect -f '{{.Id}}' small newcomer)")?;
     let said = booted.sh("apt-get -qq remove -y gpool 2>&1")?;
     for sentence in ["3 container(s) with a share go on", "docker knows the runtime gpool until it is restarted"] {
         ensure(said.contains(sentence), || format!("apt said {said}"))?;
