@@ -25,5 +25,6 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         silent: false,
         closed_for: None,
         health: None,
+        kernel_ns: 0,
     }
 }

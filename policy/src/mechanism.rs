@@ -26,7 +26,7 @@ pub use compute_mode::ComputeMode;
 pub use gates::{GATES, Gate, Phase};
 pub use host::{Gpu, Host, MigInstance, MigState, Pool};
 pub use mps::{MpsLimits, active_thread_percent};
-pub use serve::Place;
+pub use serve::{COARSE_BURST_US, Place};
 pub use suitable::{Suitable, words};
 pub(crate) use table::{BUSY_PERMILLE, NEARLY_WHOLE_PERMILLE};
 pub use table::{Row, RowId, TABLE};

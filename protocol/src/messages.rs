@@ -255,6 +255,10 @@ pub struct LeaseView {
     pub gate_wait_ns: u64,
     /// Kernel launches and the like.
     pub launches: u64,
+    /// How long one of its kernels or graphs takes, in the mean of a second: the longest of the last ten to twenty in which it was at work,
+    /// nanoseconds. 0 where that is not known, or from an older supervisor.
+    #[serde(default)]
+    pub kernel_ns: u64,
     /// For how long it has made no use of its GPUs, in whole seconds: 0 or 1 while it does. None where nobody knows, as with
     /// mode=mig and mps, of one without a running container, or from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -373,6 +377,9 @@ pub struct GpuView {
     /// from an older supervisor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health: Option<Vec<HealthFinding>>,
+    /// [`LeaseView::kernel_ns`] of those on it, the longest.
+    #[serde(default)]
+    pub kernel_ns: u64,
 }
 
 /// A GPU for which NVML does not answer, as one that has fallen off its bus: it takes no new leases.

@@ -197,7 +197,9 @@ fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults
         book.charges.entry(gpu).or_default().add(statistics.at_ns, more_ns);
     }
     unwritten.retain(|id| book.leases.contains_key(id));
+    let mut report = Report::new();
     for (id, lease) in &mut book.leases {
+        lease.note_kernels(statistics.at_ns, &mut report);
         let write = |record: &Record| record.write(&leases.configuration().paths.run_dir);
         if let Some(written) = lease.note_standing(statistics.at_ns, write) {
             unwritten.note(id.clone(), &written);

@@ -2,8 +2,15 @@
 
 use crate::arguments::Change;
 use crate::exit::Failure;
+use crate::follower::say;
 use crate::output;
-use gpool_protocol::{Client, ErrorBody, ErrorCode, GpuView, LeaseUpdate, LeaseView, MemoryCap, lease_path};
+use gpool_protocol::{
+    Client, ErrorBody, ErrorCode, GpuView, LeaseUpdate, LeaseView, MemoryCap, format_permille, lease_path,
+};
+
+const NS_PER_MS: u64 = 1_000_000;
+/// A pause between two kernels that people notice, as for the trap `ceiling-below-kernel`.
+const LONG_PAUSE_MS: u64 = 1000;
 
 /// Changes a lease and prints the container's id, as docker does.
 pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
@@ -22,7 +29,26 @@ pub fn run(client: &Client, change: &Change) -> Result<(), Failure> {
         no_run_time: change.no_run_time,
     };
     let lease: LeaseView = client.patch(&path, &update)?;
+    if let Some(warning) =
+        lease.limit_permille.filter(|_| change.limit.is_some()).and_then(|limit| coarse(&lease, limit))
+    {
+        say(&format!("gpool: {warning}"));
+    }
     output::print(&format!("{}\n", lease.container_id))
+}
+
+/// That a limit holds over times that people notice only, since what is launched cannot be taken back.
+fn coarse(lease: &LeaseView, limit_permille: u16) -> Option<String> {
+    let apart_ms = lease.kernel_ns.saturating_mul(1000) / u64::from(limit_permille.max(1)) / NS_PER_MS;
+    (apart_ms >= LONG_PAUSE_MS).then(|| {
+        format!(
+            "its kernels take {} ms, so with a limit of {} it is {}.{} s from one to the next",
+            lease.kernel_ns / NS_PER_MS,
+            format_permille(limit_permille.into()),
+            apart_ms / 1000,
+            apart_ms % 1000 / 100
+        )
+    })
 }
 
 /// A cap in bytes: one in per cent is of the smallest of the lease's GPUs, as at its start.

@@ -41,6 +41,7 @@ pub fn lease(id: &str, fraction_permille: u16) -> LeaseView {
         unknown_versions: 0,
         gate_wait_ns: 12_345_678_901,
         launches: 10_000,
+        kernel_ns: 0,
         idle_seconds: None,
         run_left_seconds: None,
         leaves_unix_ms: None,

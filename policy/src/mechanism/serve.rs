@@ -8,7 +8,7 @@ use crate::mig::{Model, Placement, Profile, StartChoice};
 
 /// Kernels of a neighbour that are longer than this, in microseconds, keep answers waiting whatever the scheduler does:
 /// it is the time after which a silent tenant loses its turn.
-pub(super) const COARSE_BURST_US: u64 = 20_000;
+pub const COARSE_BURST_US: u64 = 20_000;
 /// Promises of less than this, in milliseconds, do not bear such a neighbour.
 pub(super) const TIGHT_P99_MS: u32 = 100;
 

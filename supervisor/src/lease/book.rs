@@ -6,6 +6,7 @@ use super::entitlement::share_of;
 use super::figures::Counted;
 use super::figures::Figures;
 use super::giving_way::CLEARANCE_PATIENCE;
+use super::kernels::KernelNotes;
 use super::meter::Meter;
 use super::promised::PromiseNotes;
 use super::record::{ProcessRecord, Record, StandingRecord};
@@ -133,6 +134,8 @@ pub struct Lease {
     pub suspension: SuspensionNotes,
     /// What is known of how long its requests take.
     pub promise: PromiseNotes,
+    /// What is known of how long the pieces of its work are.
+    pub kernels: KernelNotes,
 }
 
 impl Lease {

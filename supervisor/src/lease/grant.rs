@@ -7,6 +7,7 @@ use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
 use super::entry::Entry;
+use super::kernels::KernelNotes;
 use super::leftovers::Leftovers;
 use super::meter::Meter;
 use super::ownership;
@@ -357,6 +358,7 @@ impl Leases {
         let now_ns = clock::now_ns();
         let lease = Lease {
             promise: PromiseNotes::default(),
+            kernels: KernelNotes::default(),
             idleness: record.idleness(now_ns, 0),
             signs: None,
             was_seen: false,

@@ -21,6 +21,7 @@ mod figures;
 mod giving_way;
 mod grant;
 mod keeping;
+mod kernels;
 mod leftovers;
 mod living;
 mod mechanism;

@@ -347,7 +347,9 @@ impl Leases {
         let placed = is_there.then(|| place_among(&capacities, &preferred, &demand).ok()).flatten();
         // Where it would have its share it has that again, and most of what is idle until then.
         let with_share = || has_no_hours.then(|| place_among(&capacities, &open, &counted).ok()).flatten();
-        let placed = placed.or_else(with_share);
+        let calm = self.calm_ones(&asked.request, served.mechanism, scene.book, &open);
+        let on_calm = || place_among(&capacities, calm.as_deref()?, &demand).ok();
+        let placed = placed.or_else(with_share).or_else(on_calm);
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| match &domain {
             Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),

@@ -63,6 +63,7 @@ impl Lease {
             received_permille: account.received_permille(),
             charged_gpu_ns: account.charged_ns(),
             lag_ns: account.lag_ns(),
+
             memory_used_bytes: match self.record.mechanism.has_shims() {
                 true => held_bytes(place),
                 false => account.seen_bytes(),
@@ -91,6 +92,7 @@ impl Lease {
             requests: self.request_figures(),
             held_for: self.promise.held_for.clone(),
             launches: figures.launches,
+            kernel_ns: self.kernel_ns(),
             idle_seconds: self.idle_seconds(),
             run_left_seconds: self.record.run_left_ns().map(|left_ns| left_ns.div_ceil(1_000_000_000)),
             leaves_unix_ms: self.leaves_unix_ms(),
@@ -158,6 +160,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         unknown_versions: 0,
         gate_wait_ns: 0,
         launches: 0,
+        kernel_ns: 0,
         idle_seconds: None,
         run_left_seconds: None,
         leaves_unix_ms: None,
@@ -228,6 +231,7 @@ impl Book {
             silent: silence.is_silent(index),
             closed_for: None,
             health: healths.of(gpu),
+            kernel_ns: self.kernel_ns(index),
             mechanism: (self.leases.values())
                 .find(|lease| lease.gpus().any(|gpu| gpu == index) && !lease.record.has_no_share())
                 .map(|lease| lease.record.mechanism),

@@ -171,6 +171,8 @@ families! {
         "For how long it has made no use of its GPUs, 0 or 1 while it does; absent where nobody knows, as with mode=mig and mps, and without a running container";
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time that the scheduler owes the lease, or below 0 what it has had too much. Of slices alone";
+    LeaseKernel Gauge "gpool_lease_kernel_seconds" ["container_id", "lease_id"]
+        "How long one of its kernels or graphs takes, for which its neighbours wait, in the mean of a second: the longest of the last ten to twenty in which it was at work; absent where that is not known";
     LeaseRequests Counter "gpool_lease_requests_total" ["container_id", "lease_id"] "Requests of class latency that were measured";
     LeaseRequestsLate Counter "gpool_lease_requests_late_total" ["container_id", "lease_id"]
         "Those of them that took longer than the p99 that is promised; absent where nobody counts";

@@ -414,6 +414,9 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
     of_requests(page, lease);
     page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
+    if lease.kernel_ns > 0 {
+        page.add(Family::LeaseKernel, &[container, id], seconds(lease.kernel_ns));
+    }
     page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
     if let Some(idle_seconds) = lease.idle_seconds {
         page.add(Family::LeaseIdle, &[container, id], idle_seconds as f64);

@@ -8,6 +8,7 @@ mod booted_systemd;
 mod budget;
 mod bypass;
 mod call_steps;
+mod calm_neighbours;
 mod catalog;
 mod conmon_killed;
 mod copies;

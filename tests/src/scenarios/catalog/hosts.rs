@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "calm-neighbours",
+        what: "who has its answers waited for is put beside short kernels where there is room",
+        limit_s: 120,
+        run: Place::Inside(calm_neighbours::run),
+    },
+    Scenario {
         name: "overflow",
         what: "a program is told once when the host becomes short of room and once when it is not any more, whoever is restarted meanwhile",
         limit_s: 120,
