@@ -54,7 +54,8 @@ pub use wait::{Awaited, WaitOptions};
 pub use when::When;
 
 use crate::engines::Engine;
-use crate::exit::{EXIT_CODES_HELP, Failure, unusable};
+use crate::exit::{EXIT_CODES_HELP, Failure};
+use crate::follower::say;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Client, parse_time};
 use std::ffi::OsString;
@@ -436,14 +437,20 @@ pub enum Format {
 }
 
 impl Arguments {
-    /// A client of the socket that the command line or the configuration names.
-    pub fn client(&self) -> Result<Client, Failure> {
+    /// A client of the socket that the command line or the configuration names. One that cannot be used is told of, and asked where the
+    /// socket is all the same: whoever has a mistake in a file has to see what runs.
+    pub fn client(&self) -> Client {
         if let Some(socket) = &self.socket {
-            return Ok(Client::new(socket));
+            return Client::new(socket);
         }
-        let configuration = gpool_configuration::load(Path::new(gpool_configuration::DEFAULT_PATH));
-        let configuration = configuration.map_err(|error| unusable(&error))?;
-        Ok(Client::new(configuration.socket.path))
+        let path = Path::new(gpool_configuration::DEFAULT_PATH);
+        match gpool_configuration::load(path) {
+            Ok(configuration) => Client::new(configuration.socket.path),
+            Err(error) => {
+                say(&format!("gpool: {error} [GPOOL-E004]; the supervisor is asked all the same"));
+                Client::new(gpool_configuration::socket_path(path))
+            }
+        }
     }
 }
 

@@ -53,7 +53,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         }
         _ => {}
     }
-    let client = arguments.client()?;
+    let client = arguments.client();
     match arguments.verb {
         Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),

@@ -64,6 +64,29 @@ pub fn load_layered(path: &Path) -> Result<Layered, ConfigurationError> {
     merge(&sources)
 }
 
+/// `[paths] state_dir` of files that need not be usable, as far as it can be told.
+#[must_use]
+pub fn state_dir(path: &Path) -> PathBuf {
+    said_of(path, "paths", "state_dir").unwrap_or_else(|| Configuration::default().paths.state_dir)
+}
+
+/// `[socket] path` likewise.
+#[must_use]
+pub fn socket_path(path: &Path) -> PathBuf {
+    said_of(path, "socket", "path").unwrap_or_else(|| Configuration::default().socket.path)
+}
+
+/// What the last of those files that are TOML says of a place.
+fn said_of(path: &Path, table: &str, key: &str) -> Option<PathBuf> {
+    let mut files = vec![path.to_owned()];
+    files.extend(drop_ins(path).unwrap_or_default());
+    let said = |file: &PathBuf| {
+        let all: toml::Table = std::fs::read_to_string(file).ok()?.parse().ok()?;
+        Some(PathBuf::from(all.get(table)?.get(key)?.as_str()?))
+    };
+    files.iter().rev().find_map(said).filter(|said| said.is_absolute())
+}
+
 /// Reads `text` alone, naming `path` in errors.
 ///
 /// # Errors

@@ -38,7 +38,9 @@ pub use keys::{
     HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Queue, Runtime, Socket,
 };
 pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
-pub use layers::{DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly};
+pub use layers::{
+    DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly, socket_path, state_dir,
+};
 pub use overflow::{OVERFLOW_SECONDS_MAX, Overflow};
 pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption, PreemptionAction};

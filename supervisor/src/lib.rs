@@ -82,6 +82,7 @@ mod hang;
 mod health;
 mod http;
 mod idle_leases;
+mod last_configuration;
 mod late_boards;
 mod latencies;
 mod lease;

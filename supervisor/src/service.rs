@@ -35,7 +35,7 @@ use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
-use crate::{clock, log, mig, mps, privilege, procfs, reload, sampler, service_manager, told};
+use crate::{clock, last_configuration, log, mig, mps, privilege, procfs, reload, sampler, service_manager, told};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -116,8 +116,13 @@ pub fn main() -> ExitCode {
     if let [way, pids @ ..] = arguments.checkpoint.as_slice() {
         return suspension::call_driver(way, pids);
     }
-    let configuration = match gpool_configuration::load(&arguments.config) {
-        Ok(configuration) => configuration,
+    // Who only looks wants to know.
+    let loaded = match arguments.check_config {
+        true => gpool_configuration::load(&arguments.config).map(|configuration| (configuration, None)),
+        false => last_configuration::load_or_last(&arguments.config),
+    };
+    let (configuration, unusable) = match loaded {
+        Ok(loaded) => loaded,
         Err(error) => {
             log::line(Priority::Error, format_args!("{error} [GPOOL-E004]"));
             return ExitCode::from(CONFIGURATION_INVALID);
@@ -132,7 +137,19 @@ pub fn main() -> ExitCode {
     }
     let served = match arguments.mount_regions {
         true => region::mount_for_others(&configuration.paths.run_dir),
-        false => run(Settings::new(arguments.config, configuration)),
+        false => {
+            let settings = Settings::new(arguments.config, configuration);
+            if let Some(error) = unusable {
+                log::line(
+                    Priority::Error,
+                    format_args!(
+                        "started with the configuration that was taken over last, since the files cannot be used: {error} [GPOOL-E004]"
+                    ),
+                );
+                settings.note_unusable(Some(error.to_string()));
+            }
+            run(settings)
+        }
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,

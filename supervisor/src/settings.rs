@@ -13,12 +13,36 @@ use std::sync::{Arc, PoisonError, RwLock};
 pub struct Settings {
     path: PathBuf,
     current: RwLock<Arc<Configuration>>,
+    /// What was read at the start, or by the last reload that was not refused; some of it may wait for a restart.
+    taken_over: RwLock<Arc<Configuration>>,
+    /// Why the files cannot be used, if they could not when that was tried last.
+    unusable: RwLock<Option<String>>,
 }
 
 impl Settings {
     /// What was read from `path` at the start.
     pub fn new(path: PathBuf, configuration: Configuration) -> Self {
-        Self { path, current: RwLock::new(Arc::new(configuration)) }
+        let configuration = Arc::new(configuration);
+        let (current, taken_over) = (RwLock::new(configuration.clone()), RwLock::new(configuration));
+        Self { path, current, taken_over, unusable: RwLock::default() }
+    }
+
+    /// What the next start has to begin with if the files cannot be used then.
+    pub fn taken_over(&self) -> Arc<Configuration> {
+        self.taken_over.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the files could be used when that was tried last; if not, why.
+    pub fn unusable(&self) -> Option<String> {
+        self.unusable.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Notes what has come of trying that. Whether it is another thing than before.
+    pub fn note_unusable(&self, unusable: Option<String>) -> bool {
+        let mut known = self.unusable.write().unwrap_or_else(PoisonError::into_inner);
+        let is_new = *known != unusable;
+        *known = unusable;
+        is_new
     }
 
     /// The file.
@@ -34,7 +58,7 @@ impl Settings {
     /// For whoever asks what holds.
     pub fn view(&self) -> ConfigurationView {
         let keys = flat(&self.current()).into_iter().map(|(key, value)| (key, value.to_string())).collect();
-        ConfigurationView { path: self.path.display().to_string(), keys }
+        ConfigurationView { path: self.path.display().to_string(), keys, unusable: self.unusable() }
     }
 
     /// Reads the files again and puts into force what may change now.
@@ -42,7 +66,10 @@ impl Settings {
     /// # Errors
     /// When the files cannot be used; the configuration in force stays as it is.
     pub fn reload(&self) -> Result<Reloaded, ConfigurationError> {
-        let wanted = load(&self.path)?;
+        let wanted = load(&self.path).inspect_err(|error| {
+            self.note_unusable(Some(error.to_string()));
+        })?;
+        self.note_unusable(None);
         let old = self.current();
         let new = in_force(&old, &wanted);
         let reloaded = Reloaded {
@@ -50,6 +77,7 @@ impl Settings {
             needs_restart: differences(&new, &wanted).into_iter().map(told).collect(),
         };
         *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        *self.taken_over.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(wanted);
         Ok(reloaded)
     }
 }

@@ -1,6 +1,7 @@
 //! What is looked at every few seconds, and told and written down when it has changed. On a thread of its own, which may wait for a disk:
 //! nothing stands still meanwhile.
 
+use crate::last_configuration::LastConfiguration;
 use crate::lease::Leases;
 use crate::{overflow, overrides, reservations};
 use std::time::Duration;
@@ -10,11 +11,12 @@ const PERIOD: Duration = Duration::from_secs(2);
 
 /// Looks for ever; runs on its own thread.
 pub fn keep(leases: &Leases) {
-    let mut told = reservations::Told::default();
+    let (mut told, mut configuration) = (reservations::Told::default(), LastConfiguration::default());
     loop {
         std::thread::sleep(PERIOD);
         overrides::tend(leases);
         overflow::tend(leases);
         reservations::tend(leases, &mut told);
+        configuration.tend(leases);
     }
 }

@@ -12,11 +12,11 @@ use serde::Serialize;
 use std::path::Path;
 
 /// Runs a verb of `gpool mig`; `client` is asked for by those that need a supervisor.
-pub fn run(verb: &MigVerb, client: impl FnOnce() -> Result<Client, Failure>) -> Result<(), Failure> {
+pub fn run(verb: &MigVerb, client: impl FnOnce() -> Client) -> Result<(), Failure> {
     match verb {
-        MigVerb::Show { format } => mig_host::show(&client()?, *format),
-        MigVerb::Drift { wanted, format } => mig_host::drift(&client()?, wanted, *format),
-        MigVerb::Apply { wanted, drain, format } => mig_host::apply(client()?, wanted, *drain, *format),
+        MigVerb::Show { format } => mig_host::show(&client(), *format),
+        MigVerb::Drift { wanted, format } => mig_host::drift(&client(), wanted, *format),
+        MigVerb::Apply { wanted, drain, format } => mig_host::apply(client(), wanted, *drain, *format),
         MigVerb::Plan(asked) => match &asked.file {
             None => plan_one(asked),
             Some(file) => plan_file(asked, file),

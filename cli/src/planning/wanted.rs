@@ -85,6 +85,7 @@ mod tests {
     fn the_configured_layout_is_the_supervisors() {
         let view = |keys: &[(&str, &str)]| ConfigurationView {
             path: "/etc/gpool/config.toml".into(),
+            unusable: None,
             keys: keys.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect(),
         };
         let both = view(&[("mig.layout", "\"/etc/gpool/mig.yaml\""), ("mig.config", "'mixed'")]);

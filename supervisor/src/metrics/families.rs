@@ -109,6 +109,8 @@ families! {
     Rounds Counter "gpool_thread_rounds_total" ["thread"] "Rounds begun by the threads that the watchdog counts";
     Complaints Counter "gpool_watchdog_complaints_total" [] "Looks of the watchdog after which systemd was not told that the work goes on";
     LogLinesLost Counter "gpool_log_lines_lost_total" [] "Lines of the log that were lost because nobody took those before them";
+    ConfigurationUsable Gauge "gpool_configuration_usable" []
+        "0 while the files of the configuration cannot be used, and what was taken over before is in force; 1 else";
     DriverReplaced Gauge "gpool_driver_replaced" []
         "1 while the driver's libraries are of another version than its kernel module, so that no container is started";
     LedgerWritten Gauge "gpool_ledger_written_timestamp_seconds" []

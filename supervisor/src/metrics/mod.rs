@@ -67,6 +67,8 @@ struct Moment {
     ledger_written_unix_s: Option<u64>,
     /// Whether the driver's libraries are of another version than its kernel module.
     is_driver_replaced: bool,
+    /// Whether the files of the configuration can be used.
+    is_configuration_usable: bool,
     /// Written down and lost; none where no audit is kept.
     audit: Option<[u64; 2]>,
 }
@@ -121,6 +123,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         log_lines_lost: log::lost(),
         ledger_written_unix_s: ledger_written_unix_s(leases, identity),
         is_driver_replaced: leases.replaced_driver().is_some(),
+        is_configuration_usable: leases.settings.unusable().is_none(),
         audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
     })
 }
@@ -268,6 +271,7 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
         page.add(Family::AuditWritten, &[], written as f64);
         page.add(Family::AuditLost, &[], lost as f64);
     }
+    page.add(Family::ConfigurationUsable, &[], f64::from(u8::from(moment.is_configuration_usable)));
     page.add(Family::DriverReplaced, &[], f64::from(u8::from(moment.is_driver_replaced)));
     if let Some(unix_s) = moment.ledger_written_unix_s {
         page.add(Family::LedgerWritten, &[], unix_s as f64);

@@ -187,6 +187,7 @@ fn moment() -> Moment {
         complaints: 0,
         log_lines_lost: 0,
         is_driver_replaced: true,
+        is_configuration_usable: true,
         ledger_written_unix_s: Some(1_700_000_000),
         audit: Some([17, 2]),
     }

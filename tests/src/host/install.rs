@@ -18,7 +18,7 @@ pub const AUDIT: &str = "/run/gpool-audit";
 /// The ledger of a run, in a directory of its own.
 pub const LEDGER: &str = "/run/gpool-ledger/ledger.db";
 /// What the supervisor writes down for after a boot.
-const STATE: &str = "/run/gpool-state";
+pub const STATE: &str = "/run/gpool-state";
 
 /// The driver's libraries that gpool stands in for.
 pub const LIBRARIES: [&str; 2] = ["libcuda.so.1", "libnvidia-ml.so.1"];

@@ -18,7 +18,7 @@ pub use containerd::Containerd;
 pub use cri::{Cri, Extras, NAMESPACE, Pod};
 pub use crio::Crio;
 pub use engine::Engine;
-pub use install::{AUDIT, LEDGER, LIBRARIES as DRIVER_LIBRARIES, MPS_CONTROL, SIMULATED_GPU};
+pub use install::{AUDIT, LEDGER, LIBRARIES as DRIVER_LIBRARIES, MPS_CONTROL, SIMULATED_GPU, STATE};
 pub use podman::{FAILING, Podman, SLOW};
 pub use program::Program;
 pub use rootless::{GROUP, OTHER, RootlessPodman, USER, User, add_users};

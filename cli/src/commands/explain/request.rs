@@ -19,12 +19,7 @@ use std::path::Path;
 use crate::planning::{host_file, request};
 
 /// Explains `text` on the host that `host` describes, or on this one.
-pub fn run(
-    client: impl FnOnce() -> Result<Client, Failure>,
-    text: &str,
-    host: Option<&Path>,
-    format: Format,
-) -> Result<(), Failure> {
+pub fn run(client: impl FnOnce() -> Client, text: &str, host: Option<&Path>, format: Format) -> Result<(), Failure> {
     let invalid = |cause: String| {
         Failure::from(ErrorBody::new(
             ErrorCode::RequestInvalid,
@@ -41,7 +36,7 @@ pub fn run(
             (host, path.display().to_string(), None)
         }
         None => {
-            let client = client()?;
+            let client = client();
             let gpus: Vec<GpuView> = client.get("/v1/gpus")?;
             let numbered = gpus.iter().map(|gpu| (gpu.index, gpu.uuid.0.as_str()));
             ask.suitable.keys = Suitable::keys_of(&ask.suitable.keys, numbered);

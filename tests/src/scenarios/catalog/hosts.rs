@@ -227,6 +227,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(engines::cgroup_v2::guard),
     },
     Scenario {
+        name: "broken-configuration",
+        what: "a mistake in a file is told, and a supervisor that is started meanwhile begins with what served before",
+        limit_s: 120,
+        run: Place::Inside(broken_configuration::run),
+    },
+    Scenario {
         name: "calm-neighbours",
         what: "who has its answers waited for is put beside short kernels where there is room",
         limit_s: 120,

@@ -1,0 +1,117 @@
+//! The configuration that was taken over last, written down: a start at which the files cannot be used begins with it. A mistake in a file
+//! would otherwise show at the next crash or upgrade, at some time of the night, and leave what runs unpaced until somebody comes.
+
+use crate::events::About;
+use crate::lease::Leases;
+use crate::log::{self, Priority};
+use crate::state_file;
+use gpool_configuration::{Configuration, ConfigurationError, load, state_dir};
+use gpool_protocol::EventKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// In `[paths] state_dir`.
+const NAME: &str = "configuration.json";
+/// How often it is looked whether the files can be used.
+const LOOK_PERIOD: Duration = Duration::from_secs(10);
+
+/// What the files at `path` say; or, where they cannot be used, what was written down, and why it has to be that.
+///
+/// # Errors
+/// They cannot be used, and there is nothing else.
+pub fn load_or_last(path: &Path) -> Result<(Configuration, Option<ConfigurationError>), ConfigurationError> {
+    let error = match load(path) {
+        Ok(configuration) => return Ok((configuration, None)),
+        Err(error) => error,
+    };
+    match read(&state_dir(path)) {
+        Some(last) => Ok((last, Some(error))),
+        None => Err(error),
+    }
+}
+
+fn read(state_dir: &Path) -> Option<Configuration> {
+    let file = state_dir.join(NAME);
+    let text = std::fs::read(&file).ok()?;
+    let unreadable = |cause: serde_json::Error| {
+        log::line(Priority::Error, format_args!("{} cannot be read either: {cause}", file.display()));
+    };
+    serde_json::from_slice(&text).map_err(unreadable).ok()
+}
+
+/// What is written down, and when the files were looked at.
+#[derive(Default)]
+pub struct LastConfiguration {
+    written: Option<Arc<Configuration>>,
+    next_look: Option<Instant>,
+}
+
+impl LastConfiguration {
+    /// Writes down what was taken over, and looks now and then whether the next start could; to be called every few seconds.
+    pub fn tend(&mut self, leases: &Leases) {
+        let taken_over = leases.settings.taken_over();
+        if self.written.as_ref().is_none_or(|written| !Arc::ptr_eq(written, &taken_over)) {
+            let file = taken_over.paths.state_dir.join(NAME);
+            if let Err(cause) = state_file::write(&file, &*taken_over) {
+                log!("the configuration that was taken over cannot be written to {}: {cause}", file.display());
+            }
+            self.written = Some(taken_over);
+        }
+        let now = Instant::now();
+        if self.next_look.is_some_and(|at| now < at) {
+            return;
+        }
+        // What a start has begun with is told once as well.
+        let is_first = self.next_look.replace(now + LOOK_PERIOD).is_none();
+        let unusable = load(leases.settings.path()).err().map(|error| error.to_string());
+        if (leases.settings.note_unusable(unusable.clone()) || is_first)
+            && let Some(error) = unusable
+        {
+            let message = format!(
+                "the files of the configuration cannot be used, and what was taken over before is in force: {error}"
+            );
+            leases.events.note(EventKind::ConfigurationRefused, About::default(), message);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_start_with_a_mistake_in_a_file_begins_with_what_served_last() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, state) = (directory.path().join("config.toml"), directory.path().join("state"));
+        let paths = format!("[paths]\nstate_dir = {:?}\n", state.display().to_string());
+        fs::write(&file, format!("{paths}[lease]\nhold_ms = 7000\n")).unwrap();
+        let (good, error) = load_or_last(&file).unwrap();
+        assert!(error.is_none());
+        state_file::write(&state.join(NAME), &good).unwrap();
+        // Of a file that is TOML it is known where its state lies.
+        fs::write(&file, format!("{paths}[lease]\nhold_mss = 9000\n")).unwrap();
+        let (last, error) = load_or_last(&file).unwrap();
+        assert_eq!(last, good);
+        assert!(error.unwrap().to_string().contains("hold_mss"));
+        fs::write(state.join(NAME), "{").unwrap();
+        assert!(load_or_last(&file).unwrap_err().to_string().contains("hold_mss"));
+        fs::remove_file(state.join(NAME)).unwrap();
+        assert!(load_or_last(&file).is_err(), "there is nothing else");
+    }
+
+    #[test]
+    fn every_key_survives() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "[quota.team.vision]\ngpus = \"1.5\"\nmemory = \"40GiB\"\ngpu_hours = \"100/month\"\n\
+                    [reservation.serving]\nteams = [\"a\"]\ngpus = 1\nfraction = \"0.5\"\n\
+                    [rates]\ncurrency = \"EUR\"\nprice = [{ per_gpu_hour = \"1.25\" }]\n\
+                    [[driver.mount]]\nsource = \"/run/x\"\nread_only = false\n[audit]\nkeep_days = 5\n";
+        let configuration = gpool_configuration::parse(Path::new("x"), text).unwrap();
+        state_file::write(&directory.path().join(NAME), &configuration).unwrap();
+        assert_eq!(read(directory.path()), Some(configuration));
+        state_file::write(&directory.path().join(NAME), &Configuration::default()).unwrap();
+        assert_eq!(read(directory.path()), Some(Configuration::default()));
+    }
+}
