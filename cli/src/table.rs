@@ -24,6 +24,8 @@ pub enum GateWait {
 pub struct LeaseRow {
     /// Short container id, or a name.
     pub container: String,
+    /// Which container of which pod that is, `namespace/pod/container`.
+    pub pod: Option<String>,
     /// Short identities of its GPUs.
     pub gpus: Vec<String>,
     /// Share asked for, of each GPU.
@@ -92,6 +94,7 @@ impl From<&LeaseView> for LeaseRow {
     fn from(lease: &LeaseView) -> Self {
         Self {
             container: lease.container_id.short().to_owned(),
+            pod: lease.pod.as_ref().map(ToString::to_string),
             gpus: match &lease.mig_profile {
                 Some(profile) => vec![format!("{} {profile}", short_gpu(&lease.gpu_uuid.0))],
                 None => all_gpus(lease).map(|uuid| short_gpu(uuid).to_owned()).collect(),
@@ -174,7 +177,7 @@ pub fn render(rows: &[LeaseRow]) -> String {
 }
 
 /// What `--format wide` shows beyond the table.
-const WIDE_COLUMNS: [Column; 15] = [
+const WIDE_COLUMNS: [Column; 16] = [
     text("CAP BY"),
     text("GPUS"),
     figure("LIMIT"),
@@ -189,6 +192,7 @@ const WIDE_COLUMNS: [Column; 15] = [
     text("PROJECT"),
     text("COST CENTER"),
     text("USER"),
+    text("POD"),
     text("LEASE"),
 ];
 
@@ -215,6 +219,7 @@ fn wide_cells(row: &LeaseRow) -> Vec<String> {
         row.project.clone().unwrap_or_else(|| "-".to_owned()),
         row.cost_center.clone().unwrap_or_else(|| "-".to_owned()),
         row.owner_uid.to_string(),
+        row.pod.clone().unwrap_or_else(|| "-".to_owned()),
         row.lease.clone(),
     ]
 }

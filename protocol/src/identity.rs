@@ -141,6 +141,35 @@ impl PodPlace {
     }
 }
 
+/// A container of a pod as people call it, by its engine's word. Only for who looks: nothing is decided by it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodName {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The container's name in it.
+    pub container: String,
+}
+
+impl PodName {
+    /// Whether these are such names as Kubernetes has: they are kept in records and shown.
+    ///
+    /// # Errors
+    /// Names the field. What stands in it is not repeated.
+    pub fn check(&self) -> Result<(), ErrorBody> {
+        check_plain("pod.namespace", &self.namespace)?;
+        check_plain("pod.pod", &self.pod)?;
+        check_plain("pod.container", &self.container)
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.namespace, self.pod, self.container)
+    }
+}
+
 /// A process id in the host's own PID namespace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]

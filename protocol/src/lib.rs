@@ -62,7 +62,9 @@ pub use explanation::{
 pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView};
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
-pub use identity::{BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodPlace, gpu_path, lease_path, waiting_path};
+pub use identity::{
+    BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodName, PodPlace, gpu_path, lease_path, waiting_path,
+};
 pub use latency::{PromiseState, RequestFigures};
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};
 pub use mechanism::{Isolation, Mechanism, Mode};

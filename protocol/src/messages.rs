@@ -34,7 +34,7 @@ use crate::class::{Class, Priority};
 use crate::counted::CountedResource;
 use crate::drain::Drain;
 use crate::health::HealthFinding;
-use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodPlace};
+use crate::identity::{ContainerId, GpuUuid, HostPid, LeaseId, PodName, PodPlace};
 use crate::latency::RequestFigures;
 use crate::lease_state::{LeaseFault, LeaseState, SuspensionView};
 use crate::mechanism::Mechanism;
@@ -71,6 +71,9 @@ pub struct LeaseRequest {
     /// id. None from an older wrapper.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub in_pod: Option<PodPlace>,
+    /// How people call that. None from an older wrapper, and of one in no pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
 }
 
 /// The answer to a [`LeaseRequest`] for which there is room.
@@ -164,6 +167,9 @@ pub struct LeaseView {
     pub lease_id: LeaseId,
     /// Its container.
     pub container_id: ContainerId,
+    /// Which container of which pod that is; none of one in no pod, or from an older supervisor or wrapper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
     /// Where it stands.
     pub state: LeaseState,
     /// Its GPU; of several, the first.

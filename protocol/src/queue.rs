@@ -1,6 +1,6 @@
 //! The queue for room: what who waits is told, and what others see of it.
 
-use crate::identity::{ContainerId, GpuUuid};
+use crate::identity::{ContainerId, GpuUuid, PodName};
 use crate::messages::LeaseGranted;
 use crate::request::Request;
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,9 @@ pub struct LeaseWaiting {
 pub struct WaitingView {
     /// Its container.
     pub container_id: ContainerId,
+    /// Which container of which pod that is; none of one in no pod, or from an older supervisor or wrapper.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
     /// Its place in the queue, from 1.
     pub place: u32,
     /// What it asks for, and for how long it waits.

@@ -91,6 +91,7 @@ pub fn lease_into(
         starts_once: applicant.starts_once || described.removes_itself() || is_placed,
         container_uid: Some(confinement::host_uid(spec)),
         in_pod: described.in_pod(),
+        pod: described.pod_name(),
     };
     let client = Client::new(&configuration.socket.path);
     let mut granted = waiting::ask(&client, &asked, applicant.on_waiting)?;

@@ -6,7 +6,7 @@
 use crate::placed::{self, given};
 use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
 use gpool_configuration::Placer;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodPlace, Request, RequestSource};
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodName, PodPlace, Request, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -22,20 +22,23 @@ struct PodKeys {
     sandbox: &'static str,
     container: &'static str,
     namespace: &'static str,
+    pod: &'static str,
 }
 
-/// containerd's (pkg/cri/annotations; the namespace since 1.5) and CRI-O's, the last two of which are labels of the kubelet's
+/// containerd's (pkg/cri/annotations; the pod's name and namespace since 1.5) and CRI-O's, all but the first of which are labels of the kubelet's
 /// that it writes over all annotations of the pod's own.
 const PLACES_IN_POD: [PodKeys; 2] = [
     PodKeys {
         sandbox: "io.kubernetes.cri.sandbox-id",
         container: "io.kubernetes.cri.container-name",
         namespace: "io.kubernetes.cri.sandbox-namespace",
+        pod: "io.kubernetes.cri.sandbox-name",
     },
     PodKeys {
         sandbox: "io.kubernetes.cri-o.SandboxID",
         container: "io.kubernetes.container.name",
         namespace: "io.kubernetes.pod.namespace",
+        pod: "io.kubernetes.pod.name",
     },
 ];
 
@@ -133,6 +136,14 @@ impl Described {
         let text = |key: &str| self.annotations.get(key).cloned();
         let place = PodPlace { sandbox_id: text(keys.sandbox)?, container_name: text(keys.container)? };
         place.check().is_ok().then_some(place)
+    }
+
+    /// How people call that, by the same word.
+    pub fn pod_name(&self) -> Option<PodName> {
+        let keys = self.pod_keys()?;
+        let text = |key: &str| self.annotations.get(key).cloned();
+        let name = PodName { namespace: text(keys.namespace)?, pod: text(keys.pod)?, container: text(keys.container)? };
+        name.check().is_ok().then_some(name)
     }
 
     /// The keys of the engine that has made the container's pod; none if it is in none, or nobody is believed.
@@ -287,10 +298,15 @@ mod tests {
     fn a_container_of_a_pod_is_told_by_its_engine_alone() {
         let [containerd, crio] = PLACES_IN_POD;
         let in_pod = |annotations: &Value| Described::read(&json!({"annotations": annotations})).in_pod();
-        for PodKeys { sandbox, container: name, .. } in [containerd, crio] {
+        for PodKeys { sandbox, container: name, namespace, pod } in [containerd, crio] {
             let place = PodPlace { sandbox_id: "5a".into(), container_name: "web".into() };
             assert_eq!(in_pod(&json!({sandbox: "5a", name: "web"})), Some(place));
             assert_eq!(in_pod(&json!({sandbox: "5a"})), None);
+            let called = |pod_name: &str| {
+                let annotations = json!({sandbox: "5a", name: "web", namespace: "ml", pod: pod_name});
+                Described::read(&json!({"annotations": annotations})).pod_name().map(|name| name.to_string())
+            };
+            assert_eq!((called("train-0").as_deref(), called("a b")), (Some("ml/train-0/web"), None));
             assert_eq!(in_pod(&json!({sandbox: "5a", name: "a b"})), None);
             let image = json!({sandbox: "5a", name: "web", "io.podman.annotations.privileged": "FALSE"});
             assert_eq!(in_pod(&image), None);

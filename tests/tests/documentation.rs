@@ -3,7 +3,7 @@
 use gpool_configuration::{catalogue, parse};
 use gpool_protocol::{
     BindRequest, Class, ContainerId, CountedResource, Deadline, Edit, GpuUuid, HostPid, Isolation, LeaseGranted,
-    LeaseId, LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodPlace, Priority, Request,
+    LeaseId, LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodName, PodPlace, Priority, Request,
     RequestSource, Seal, Standing, WaitCause, WaitingView,
 };
 use gpool_tests::manual::markdown::{Page, slug};
@@ -307,6 +307,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         unenforced: true,
         container_uid: Some(1000),
         in_pod: Some(PodPlace { sandbox_id: text("s"), container_name: text("web") }),
+        pod: Some(PodName { namespace: text("ml"), pod: text("train-0"), container: text("web") }),
     };
     let standings = [
         Standing::Idle,
@@ -318,6 +319,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
     let waiting = LeaseWaiting {
         waiting: WaitingView {
             container_id: asked.container_id.clone(),
+            pod: asked.pod.clone(),
             place: 1,
             request: asked.request.clone(),
             owner_uid: 1000,

@@ -21,9 +21,16 @@ const COLUMNS: [Column; 10] = [
     figure("WAITED"),
     figure("AT MOST"),
 ];
-const WIDE: [Column; 6] =
-    [text("MODE"), figure("RUN TIME"), text("KEPT ON"), figure("BEGINS IN"), figure("DEADLINE IN"), text("WHY")];
-const HEADER: [&str; 19] = [
+const WIDE: [Column; 7] = [
+    text("MODE"),
+    text("POD"),
+    figure("RUN TIME"),
+    text("KEPT ON"),
+    figure("BEGINS IN"),
+    figure("DEADLINE IN"),
+    text("WHY"),
+];
+const HEADER: [&str; 20] = [
     "place",
     "container_id",
     "owner_uid",
@@ -43,6 +50,7 @@ const HEADER: [&str; 19] = [
     "begins_unix_ms",
     "deadline_unix_ms",
     "is_at_risk",
+    "pod",
 ];
 
 /// Runs a verb of `gpool queue`.
@@ -106,7 +114,8 @@ fn wide_cells(one: &WaitingView) -> Vec<String> {
     let run = one.request.run_seconds.map_or_else(|| "-".to_owned(), format_seconds);
     let begins = begins_in(one).unwrap_or_else(|| "-".to_owned());
     let deadline = deadline_in(one).unwrap_or_else(|| "-".to_owned());
-    let rest = [one.request.mode.text().to_owned(), run, kept, begins, deadline, one.cause.clone()];
+    let pod = one.pod.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
+    let rest = [one.request.mode.text().to_owned(), pod, run, kept, begins, deadline, one.cause.clone()];
     cells(one).into_iter().chain(rest).collect()
 }
 
@@ -174,6 +183,7 @@ fn csv_cells(one: &WaitingView) -> Vec<String> {
         one.begins_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
         one.deadline_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
         if one.deadline_unix_ms.is_some() { one.is_at_risk.to_string() } else { String::new() },
+        one.pod.as_ref().map(ToString::to_string).unwrap_or_default(),
     ]
 }
 
@@ -196,10 +206,10 @@ mod tests {
         assert_eq!(fields, want);
         let wide = wide_cells(&waiting());
         assert_eq!(wide.len(), COLUMNS.len() + WIDE.len());
-        assert_eq!(wide[11..15], ["2h", "GPU-1", "15m", "-"]);
+        assert_eq!(wide[12..16], ["2h", "GPU-1", "15m", "-"]);
         let mut hurried = waiting();
         (hurried.deadline_unix_ms, hurried.is_at_risk) = (Some(8_250_999), true);
-        assert_eq!((wide_cells(&hurried)[14].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
+        assert_eq!((wide_cells(&hurried)[15].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
         assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
         assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
     }

@@ -6,7 +6,7 @@ use gpool_protocol::{LeaseFault, LeaseView, PromiseState};
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 38] = [
+    const HEADER: [&str; 39] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -45,6 +45,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "p99_alone_ns",
         "promise",
         "held_for",
+        "pod",
     ];
     csv(
         &HEADER,
@@ -88,6 +89,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.requests.and_then(|its| its.p99_alone_ns).map(|ns| ns.to_string()).unwrap_or_default(),
                 lease.requests.and_then(|its| its.promise).map_or("", PromiseState::text).to_owned(),
                 lease.held_for.as_ref().map(ToString::to_string).unwrap_or_default(),
+                lease.pod.as_ref().map(ToString::to_string).unwrap_or_default(),
             ]
         }),
     )

@@ -8,6 +8,7 @@ pub fn lease(id: &str, fraction_permille: u16) -> LeaseView {
     LeaseView {
         lease_id: LeaseId(format!("01J{id}")),
         container_id: ContainerId(id.repeat(16)),
+        pod: None,
         state: LeaseState::Active,
         gpu_uuid: GpuUuid("GPU-5ca1ab1e-0000-4000-8000-000000000000".into()),
         gpus: Vec::new(),
@@ -100,6 +101,7 @@ fn on_three_gpus(id: &str) -> LeaseView {
         class: Class::Latency,
         p99_ns: Some(20_000_000),
         priority: Priority::Burst,
+        pod: Some(gpool_protocol::PodName { namespace: "ml".into(), pod: "train-0".into(), container: "main".into() }),
         team: Some("vision".into()),
         project: Some("mars".into()),
         cost_center: None,
@@ -121,15 +123,15 @@ fn several_gpus_fit_into_one_line_and_wide_has_the_rest() {
     ]);
     let ends: Vec<&str> = wide.lines().map(|line| line.split("co-operative").last().unwrap().trim()).collect();
     assert!(ends[0].ends_with(
-        "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK      SPILLED  IDLE  ENDS IN       P99  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  LEASE"
+        "ENFORCED      CAP BY  GPUS                                    LIMIT  PEAK      SPILLED  IDLE  ENDS IN       P99  CLASS    PRIORITY    TEAM    PROJECT  COST CENTER  USER  POD              LEASE"
     ));
     assert_eq!(
         ends[1],
-        "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  1GiB / 8GiB  2h1m    1m30s  - / 20ms  latency  burst       vision  mars     -            0     01J3f9a"
+        "shims   GPU-11111111,GPU-22222222,GPU-33333333   50 %  4GiB  1GiB / 8GiB  2h1m    1m30s  - / 20ms  latency  burst       vision  mars     -            0     ml/train-0/main  01J3f9a"
     );
     assert_eq!(
         ends[2],
-        "shims   GPU-5ca1ab1e                                -  4GiB            -     -        -         -  batch    guaranteed  -       -        -            0     01Jb7c1"
+        "shims   GPU-5ca1ab1e                                -  4GiB            -     -        -         -  batch    guaranteed  -       -        -            0     -                01Jb7c1"
     );
 }
 

@@ -24,8 +24,8 @@ use crate::suspension;
 use gpool_configuration::Policy;
 use gpool_protocol::{
     BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, GpuView, HostPid, LeaseAnswer,
-    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, OverrideOf, OverrideRequest, PodPlace, SupervisorInfo,
-    Trial, TrialRequest, WaitingView,
+    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, OverrideOf, OverrideRequest, PodName, PodPlace,
+    SupervisorInfo, Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
@@ -224,6 +224,7 @@ fn readable(request: &Request, peer: &Peer, policy: &Policy) -> Result<LeaseRequ
     let asked = request.message::<LeaseRequest>()?;
     asked.container_id.check()?;
     asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
+    asked.pod.as_ref().map_or(Ok(()), PodName::check)?;
     Ok(asked)
 }
 

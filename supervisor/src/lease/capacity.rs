@@ -12,6 +12,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 impl Leases {
+    /// What a context is taken to cost on these GPUs: of several, the most.
+    pub fn context_bytes_of(&self, gpus: &[usize]) -> u64 {
+        gpus.iter().map(|gpu| self.context_bytes[*gpu].load(Ordering::Relaxed)).max().unwrap_or(0)
+    }
+
     /// The GPUs as admission sees them; the place that the ended lease `kept` had counts as free.
     pub fn capacities(&self, gpus: &[Gpu], book: &Book, kept: Option<&LeaseId>) -> Vec<GpuCapacity> {
         let foreign_bytes: Vec<u64> = self.foreign_bytes.iter().map(|bytes| bytes.load(Ordering::Relaxed)).collect();

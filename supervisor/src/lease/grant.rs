@@ -223,6 +223,7 @@ impl Leases {
             unenforced: asked.unenforced,
             starts_once: asked.starts_once,
             in_pod: asked.in_pod.clone(),
+            pod: asked.pod.clone(),
             paused: false,
             revocation: None,
             suspension: None,
@@ -337,11 +338,6 @@ impl Leases {
         if let Err(error) = book.debts.write(&self.configuration().paths.run_dir) {
             log!("{error}");
         }
-    }
-
-    /// What a context is taken to cost on these GPUs: of several, the most.
-    pub fn context_bytes_of(&self, gpus: &[usize]) -> u64 {
-        gpus.iter().map(|gpu| self.context_bytes[*gpu].load(Ordering::Relaxed)).max().unwrap_or(0)
     }
 
     /// Puts a lease into the book and hands its gate to the gatekeeper.

@@ -317,6 +317,7 @@ mod tests {
             unenforced: false,
             container_uid: None,
             in_pod: None,
+            pod: None,
         }
     }
 

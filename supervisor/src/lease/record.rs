@@ -7,8 +7,8 @@ use crate::mps::Domain;
 use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
-    Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodPlace, Priority,
-    ShimView,
+    Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodName, PodPlace,
+    Priority, ShimView,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -154,6 +154,9 @@ pub struct Record {
     /// Which container of a pod it is for, whose next attempt has its place.
     #[serde(default)]
     pub in_pod: Option<PodPlace>,
+    /// How people call that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodName>,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,

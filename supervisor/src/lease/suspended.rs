@@ -116,6 +116,7 @@ impl Lease {
             unenforced: record.unenforced,
             container_uid: None,
             in_pod: record.in_pod.clone(),
+            pod: record.pod.clone(),
         }
     }
 }

@@ -22,6 +22,7 @@ pub fn of_nobody(trial: TrialRequest) -> LeaseRequest {
         unenforced: false,
         container_uid: None,
         in_pod: None,
+        pod: None,
     }
 }
 

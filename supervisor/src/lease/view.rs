@@ -127,6 +127,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
     LeaseView {
         lease_id: record.lease_id.clone(),
         container_id: record.container_id.clone(),
+        pod: record.pod.clone(),
         state: LeaseState::Held,
         gpu_uuid: record.gpu_uuid.clone(),
         gpus: record.gpus().iter().cloned().map(of_gpu).collect(),

@@ -20,8 +20,8 @@ use crate::reservations;
 use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{
-    EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, Priority, PromiseState, QuotaView, ReservationState,
-    ReservationView, SuspensionStage,
+    EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, PodName, Priority, PromiseState, QuotaView,
+    ReservationState, ReservationView, SuspensionStage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use text::Page;
@@ -382,6 +382,7 @@ fn of_requests(page: &mut Page, lease: &LeaseView) {
 fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     let container = ("container_id", lease.container_id.0.as_str());
     let id = ("lease_id", lease.lease_id.0.as_str());
+    let in_pod = |part: fn(&PodName) -> &String| lease.pod.as_ref().map_or("", |pod| part(pod).as_str());
     let about = [
         container,
         id,
@@ -393,6 +394,9 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         ("team", lease.team.as_deref().unwrap_or_default()),
         ("project", lease.project.as_deref().unwrap_or_default()),
         ("cost_center", lease.cost_center.as_deref().unwrap_or_default()),
+        ("pod_namespace", in_pod(|pod| &pod.namespace)),
+        ("pod", in_pod(|pod| &pod.pod)),
+        ("pod_container", in_pod(|pod| &pod.container)),
     ];
     page.add(Family::LeaseInfo, &about, 1.0);
     page.add(Family::LeaseMemoryCap, &[container, id], lease.memory_cap_bytes as f64);

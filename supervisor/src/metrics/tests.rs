@@ -26,6 +26,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
     LeaseView {
         lease_id: LeaseId("01".into()),
         container_id: ContainerId(container.into()),
+        pod: None,
         state,
         gpu_uuid: GpuUuid("GPU-1".into()),
         gpus: vec![gpu("GPU-1", 200), gpu("GPU-2", 450)],

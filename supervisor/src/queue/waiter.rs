@@ -290,6 +290,7 @@ impl Waiter {
         let planned = appointment.as_ref().filter(|its| !its.is_made);
         WaitingView {
             container_id: self.asked.container_id.clone(),
+            pod: self.asked.pod.clone(),
             place,
             request: self.asked.request.clone(),
             owner_uid: self.uid,

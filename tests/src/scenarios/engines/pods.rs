@@ -60,6 +60,8 @@ pub(super) fn with_shares(host: &Host, cri: Cri<'_>) -> Result<()> {
         let granted = host.lease_of(container)?.fraction_permille;
         ensure(granted == permille, || format!("{} was granted {granted} permille", container.name))?;
     }
+    let called = host.lease_of(&web)?.pod.map(|pod| pod.to_string());
+    ensure(called.as_deref() == Some("default/shared/web"), || format!("the container is called {called:?}"))?;
     check_shares(host, &[(&web, 0.2), (&other, 0.3)])?;
     let greedy = ["gpool-tenant", "--nvml", "--kernel-us", "300", "--seconds", "1"];
     let seen = report(&cri.exec(&web.id, &greedy)?)?;
