@@ -76,13 +76,20 @@ pub fn socket_path(path: &Path) -> PathBuf {
     said_of(path, "socket", "path").unwrap_or_else(|| Configuration::default().socket.path)
 }
 
-/// What the last of those files that are TOML says of a place.
+/// What the last of those files that are TOML says of a place. Of one that is not, a line by itself may say it, where the key is in no
+/// other table.
 fn said_of(path: &Path, table: &str, key: &str) -> Option<PathBuf> {
     let mut files = vec![path.to_owned()];
     files.extend(drop_ins(path).unwrap_or_default());
+    let of_line = |line: &str| Some(line.parse::<toml::Table>().ok()?.get(key)?.as_str()?.to_owned());
     let said = |file: &PathBuf| {
-        let all: toml::Table = std::fs::read_to_string(file).ok()?.parse().ok()?;
-        Some(PathBuf::from(all.get(table)?.get(key)?.as_str()?))
+        let text = std::fs::read_to_string(file).ok()?;
+        let said = match text.parse::<toml::Table>() {
+            Ok(all) => Some(all.get(table)?.get(key)?.as_str()?.to_owned()),
+            Err(_) if key == "state_dir" => text.lines().rev().find_map(of_line),
+            Err(_) => None,
+        };
+        said.map(PathBuf::from)
     };
     files.iter().rev().find_map(said).filter(|said| said.is_absolute())
 }

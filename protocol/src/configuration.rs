@@ -10,7 +10,7 @@ pub struct ConfigurationView {
     pub path: String,
     /// Every key that has a value, by its dotted name, as TOML.
     pub keys: BTreeMap<String, String>,
-    /// Why the files cannot be used, if they could not when that was tried last, ten seconds ago at most. What was taken over before is in
+    /// Why the files cannot be used, if they could not when that was tried last, twenty seconds ago at most. What was taken over before is in
     /// force then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unusable: Option<String>,

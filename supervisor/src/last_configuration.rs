@@ -44,7 +44,10 @@ fn read(state_dir: &Path) -> Option<Configuration> {
 #[derive(Default)]
 pub struct LastConfiguration {
     written: Option<Arc<Configuration>>,
+    is_failing: bool,
     next_look: Option<Instant>,
+    /// Why they could not be used at the last look.
+    seen: Option<String>,
 }
 
 impl LastConfiguration {
@@ -52,11 +55,14 @@ impl LastConfiguration {
     pub fn tend(&mut self, leases: &Leases) {
         let taken_over = leases.settings.taken_over();
         if self.written.as_ref().is_none_or(|written| !Arc::ptr_eq(written, &taken_over)) {
-            let file = taken_over.paths.state_dir.join(NAME);
-            if let Err(cause) = state_file::write(&file, &*taken_over) {
-                log!("the configuration that was taken over cannot be written to {}: {cause}", file.display());
+            match state_file::write(&taken_over.paths.state_dir.join(NAME), &*taken_over) {
+                Ok(()) => (self.written, self.is_failing) = (Some(taken_over), false),
+                // It is tried again, and told once.
+                Err(cause) if !std::mem::replace(&mut self.is_failing, true) => {
+                    log!("the configuration that was taken over cannot be written to {NAME}: {cause}");
+                }
+                Err(_) => {}
             }
-            self.written = Some(taken_over);
         }
         let now = Instant::now();
         if self.next_look.is_some_and(|at| now < at) {
@@ -65,6 +71,11 @@ impl LastConfiguration {
         // What a start has begun with is told once as well.
         let is_first = self.next_look.replace(now + LOOK_PERIOD).is_none();
         let unusable = load(leases.settings.path()).err().map(|error| error.to_string());
+        // Who is writing a file is let finish.
+        let is_settled = std::mem::replace(&mut self.seen, unusable.clone()) == unusable;
+        if !is_first && !is_settled {
+            return;
+        }
         if (leases.settings.note_unusable(unusable.clone()) || is_first)
             && let Some(error) = unusable
         {
@@ -95,6 +106,10 @@ mod tests {
         let (last, error) = load_or_last(&file).unwrap();
         assert_eq!(last, good);
         assert!(error.unwrap().to_string().contains("hold_mss"));
+        // Also where the mistake is one of TOML itself.
+        fs::write(&file, format!("{paths}[lease\nhold_ms = 9000\n")).unwrap();
+        assert_eq!(load_or_last(&file).unwrap().0, good);
+        fs::write(&file, format!("{paths}[lease]\nhold_mss = 9000\n")).unwrap();
         fs::write(state.join(NAME), "{").unwrap();
         assert!(load_or_last(&file).unwrap_err().to_string().contains("hold_mss"));
         fs::remove_file(state.join(NAME)).unwrap();
@@ -111,7 +126,17 @@ mod tests {
         let configuration = gpool_configuration::parse(Path::new("x"), text).unwrap();
         state_file::write(&directory.path().join(NAME), &configuration).unwrap();
         assert_eq!(read(directory.path()), Some(configuration));
-        state_file::write(&directory.path().join(NAME), &Configuration::default()).unwrap();
-        assert_eq!(read(directory.path()), Some(Configuration::default()));
+        // All keys of the shipped file, those included that have no default.
+        let uncommented = |line: &str| {
+            let line = line.strip_prefix("#: ").or(line.strip_prefix("#+ ")).unwrap_or(line);
+            format!("{line}\n")
+        };
+        let shipped: String = gpool_configuration::SHIPPED.lines().map(uncommented).collect();
+        let all = gpool_configuration::parse(Path::new("x"), &shipped).unwrap();
+        assert_ne!(all, Configuration::default());
+        for configuration in [all, Configuration::default()] {
+            state_file::write(&directory.path().join(NAME), &configuration).unwrap();
+            assert_eq!(read(directory.path()), Some(configuration));
+        }
     }
 }

@@ -4,13 +4,14 @@
 use crate::clock;
 use crate::events::About;
 use crate::lease::{Book, Leases};
+use crate::queue::Waiter;
 use crate::state_file::StateFile;
 use gpool_configuration::Overflow as Configured;
 use gpool_policy::overflow::{Crossing, Overflow, Thresholds};
-use gpool_protocol::{EventKind, OverflowView, Priority};
+use gpool_protocol::{EventKind, MemoryCap, OverflowView, Priority, Request};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// In `[paths] state_dir`.
@@ -21,6 +22,8 @@ const NAME: &str = "overflow.json";
 pub struct Short {
     told: StateFile<Told>,
     state: Mutex<Overflow>,
+    /// What those who wait would have, as of the last look: everybody may ask for it, and to find it out takes the book a while.
+    wanted: Mutex<[u64; 2]>,
 }
 
 /// What was told last.
@@ -35,7 +38,11 @@ impl Short {
     pub fn open(state_dir: &Path) -> Self {
         let told = StateFile::<Told>::open(state_dir, NAME, "the host counts as not short of room");
         let state = Mutex::new(Overflow::known(told.lock().is_short));
-        Self { told, state }
+        Self { told, state, wanted: Mutex::default() }
+    }
+
+    fn wanted(&self) -> MutexGuard<'_, [u64; 2]> {
+        self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Looks again, and writes down what has changed. Where that fails it has changed all the same.
@@ -62,16 +69,28 @@ fn thresholds(configured: Configured) -> Option<Thresholds> {
         .then(|| Thresholds { after_ns: of(configured.after_seconds), clear_ns: of(configured.clear_seconds) })
 }
 
-/// How long the one has waited for room on GPUs that has for longest.
-fn longest_wait(book: &Book, now_ns: u64) -> Option<Duration> {
-    let waiting = book.queue.in_order().into_iter().filter(|waiter| !waiter.is_in_nobodys_way());
-    waiting.map(|waiter| waiter.waited(now_ns)).max()
+/// Those who lack room on GPUs and nothing else, each with its place and since when, CLOCK_MONOTONIC. Who comes back from the host's memory
+/// goes to its own GPUs, and is helped by no others.
+fn short_of_room(book: &Book) -> Vec<(&Waiter, u32, u64)> {
+    let all = book.queue.in_order().into_iter().zip(1..);
+    let theirs = all.filter(|(waiter, _)| !book.is_suspended(&waiter.asked.container_id, waiter.uid));
+    theirs.filter_map(|(waiter, place)| Some((waiter, place, waiter.lacks_room_since_ns?))).collect()
 }
 
-/// Looks whether anything has changed, and tells it; to be called now and then.
+fn longest_wait(waiting: &[(&Waiter, u32, u64)], now_ns: u64) -> Option<Duration> {
+    let since_ns = waiting.iter().map(|(_, _, since_ns)| *since_ns).min()?;
+    Some(Duration::from_nanos(now_ns.saturating_sub(since_ns)))
+}
+
+/// Looks whether anything has changed, and tells it; to be called every few seconds.
 pub fn tend(leases: &Leases) {
     let now_ns = clock::now_ns();
-    let waited = longest_wait(&leases.book(), now_ns);
+    let waited = {
+        let book = leases.book();
+        let waiting = short_of_room(&book);
+        *leases.short.wanted() = wanted(leases, &book, &waiting);
+        longest_wait(&waiting, now_ns)
+    };
     let configured = leases.configuration().overflow;
     let Some(crossing) = leases.short.look(waited, configured, now_ns, clock::unix_ms()) else { return };
     let message = match crossing {
@@ -84,29 +103,40 @@ pub fn tend(leases: &Leases) {
     leases.events.note(EventKind::Overflow, About::default(), message);
 }
 
-/// As the socket and the metrics show it.
-pub fn view(leases: &Leases, book: &Book) -> OverflowView {
-    let waiting: Vec<_> =
-        book.queue.in_order().into_iter().zip(1..).filter(|(it, _)| !it.is_in_nobodys_way()).collect();
-    let (mut wanted_permille, mut wanted_memory_bytes) = (0u64, 0u64);
-    if !waiting.is_empty() {
-        let gpus = leases.gpus_for_new();
-        let scene = leases.scene(book, None, &gpus);
-        for (waiter, _) in &waiting {
-            let request = &waiter.asked.request;
-            let amounts = leases.alone(&waiter.asked, waiter.uid, &scene).map(|(_, tally)| tally.amounts());
-            let amounts = amounts.unwrap_or_default();
-            let permille = match request.priority {
-                Priority::Guaranteed => amounts.share_permille,
-                Priority::Burst | Priority::Scavenger => u64::from(request.fraction_permille) * u64::from(request.gpus),
-            };
-            wanted_permille = wanted_permille.saturating_add(permille);
-            wanted_memory_bytes = wanted_memory_bytes.saturating_add(amounts.memory_bytes);
-        }
+/// What they would have: thousandths of GPUs' time, and bytes of their memory. Of one that would not even have room alone, as while its GPUs
+/// are drained, what it names.
+fn wanted(leases: &Leases, book: &Book, waiting: &[(&Waiter, u32, u64)]) -> [u64; 2] {
+    if waiting.is_empty() {
+        return [0; 2];
     }
+    let gpus = leases.gpus();
+    let scene = leases.scene(book, None, &gpus);
+    let of = |(waiter, ..): &(&Waiter, u32, u64)| {
+        let request = &waiter.asked.request;
+        let named = u64::from(request.fraction_permille) * u64::from(request.gpus);
+        match leases.alone(&waiter.asked, waiter.uid, &scene).map(|(_, tally)| tally.amounts()) {
+            Some(amounts) if request.priority == Priority::Guaranteed => [amounts.share_permille, amounts.memory_bytes],
+            Some(amounts) => [named, amounts.memory_bytes],
+            None => [named, named_bytes(request)],
+        }
+    };
+    waiting.iter().map(of).fold([0, 0], |sum, its| [0, 1].map(|part| sum[part].saturating_add(its[part])))
+}
+
+fn named_bytes(request: &Request) -> u64 {
+    match request.memory {
+        Some(MemoryCap::Bytes(bytes)) => bytes.saturating_mul(request.gpus.into()),
+        Some(MemoryCap::Permille(_)) | None => 0,
+    }
+}
+
+/// As the socket and the metrics show it; what they would have is as of the last look.
+pub fn view(leases: &Leases, book: &Book) -> OverflowView {
+    let waiting = short_of_room(book);
     let Configured { after_seconds, clear_seconds } = leases.configuration().overflow;
     let Told { is_short, since_unix_ms } = leases.short.told.lock().clone();
-    let longest_wait = longest_wait(book, clock::now_ns()).unwrap_or_default();
+    let longest_wait = longest_wait(&waiting, clock::now_ns()).unwrap_or_default();
+    let [wanted_permille, wanted_memory_bytes] = if waiting.is_empty() { [0; 2] } else { *leases.short.wanted() };
     OverflowView {
         is_short,
         since_unix_ms,
@@ -115,7 +145,7 @@ pub fn view(leases: &Leases, book: &Book) -> OverflowView {
         longest_wait_ms: u64::try_from(longest_wait.as_millis()).unwrap_or(u64::MAX),
         wanted_permille,
         wanted_memory_bytes,
-        waiting: waiting.into_iter().map(|(waiter, place)| waiter.view(place)).collect(),
+        waiting: waiting.into_iter().map(|(waiter, place, _)| waiter.view(place)).collect(),
     }
 }
 

@@ -27,9 +27,15 @@ pub struct WatchOptions {
     #[arg(long, value_name = "FILE")]
     pub state: Option<PathBuf>,
     /// For how long the program may run; what takes longer is ended, and run again
-    #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true, default_value = "10m")]
+    #[arg(long, value_name = "TIME", value_parser = parse_patience, allow_hyphen_values = true, default_value = "10m")]
     pub timeout: u64,
     /// The program and its arguments, behind which the word is put
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     pub command: Vec<OsString>,
+}
+
+/// A time in which something can be done.
+fn parse_patience(text: &str) -> Result<u64, String> {
+    let seconds = parse_time(text).map_err(|error| error.to_string())?;
+    if seconds == 0 { Err("give a second at least".to_owned()) } else { Ok(seconds) }
 }

@@ -2,7 +2,7 @@
 
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
-use gpool_protocol::{Client, LeaseView, format_seconds, lease_path};
+use gpool_protocol::{Client, LeaseState, LeaseView, format_seconds, lease_path};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -30,16 +30,17 @@ pub fn run(client: &Client, ids: &[String], verb: &str) -> Result<(), Failure> {
 /// One is refused, or is not back in time.
 pub fn resume(client: &Client, ids: &[String], all: bool, timeout: Option<u64>) -> Result<(), Failure> {
     let ids = if all { standing(client)?.into_iter().map(|lease| lease.lease_id.0).collect() } else { ids.to_vec() };
-    run(client, &ids, "resume")?;
-    let Some(seconds) = timeout else { return Ok(()) };
+    // Those that are refused do not keep the others from being waited for.
+    let asked = run(client, &ids, "resume");
+    let Some(seconds) = timeout else { return asked };
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let is_meant = |lease: &LeaseView| {
         ids.iter().any(|id| lease.lease_id.0.starts_with(id.as_str()) || lease.container_id.0.starts_with(id.as_str()))
     };
     loop {
         let left: Vec<LeaseView> = standing(client)?.into_iter().filter(is_meant).collect();
-        if left.is_empty() {
-            return Ok(());
+        if left.is_empty() || asked.is_err() && left.iter().all(|lease| lease.suspension.is_none()) {
+            return asked;
         }
         if Instant::now() >= deadline {
             return Err(too_late(&left, seconds));
@@ -48,10 +49,11 @@ pub fn resume(client: &Client, ids: &[String], all: bool, timeout: Option<u64>) 
     }
 }
 
-/// Those that are paused or suspended.
+/// Those that are paused or suspended and could go on: no kept places, none that were not taken over, none whose GPUs were taken.
 fn standing(client: &Client) -> Result<Vec<LeaseView>, Failure> {
     let leases: Vec<LeaseView> = client.get("/v1/leases")?;
-    Ok(leases.into_iter().filter(|lease| lease.paused || lease.suspension.is_some()).collect())
+    let stands = |lease: &LeaseView| lease.paused || lease.suspension.is_some();
+    Ok(leases.into_iter().filter(|lease| lease.state == LeaseState::Active && stands(lease)).collect())
 }
 
 fn too_late(left: &[LeaseView], seconds: u64) -> Failure {

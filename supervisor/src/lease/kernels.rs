@@ -1,5 +1,5 @@
 //! How long what a lease launches takes in one piece: its neighbours wait for that, whatever their shares. Who comes with class latency is
-//! put beside short pieces where there is room.
+//! put beside short pieces where there is room. It is a preference and bounds nobody: figures rest on what tenants report.
 //!
 //! Known is the mean of what it launched in a second or more, as charged and counted; the longest of these is remembered for a while. One
 //! long kernel among many short ones does not show in that.
@@ -41,8 +41,13 @@ impl KernelNotes {
             self.last = Some(now);
             return;
         };
+        // Whoever writes a smaller number has it looked at from there.
+        if now.launches < last.launches {
+            self.last = Some(now);
+            return;
+        }
         // Launches are counted when their burst has ended, so that of a long one the time comes first.
-        let had = now.launches.saturating_sub(last.launches);
+        let had = now.launches - last.launches;
         if had == 0 || now.at_ns.saturating_sub(last.at_ns) < MEAN_OF_NS {
             return;
         }

@@ -141,7 +141,6 @@ impl Leases {
             let model = of_driver.or_else(|| Model::of_product(&own.name, own.memory_total_bytes));
             let mut planned = planned(own, capacity, teams(index));
             planned.compute_mode = self.compute_modes.of(index);
-            planned.longest_burst_us = Some(book.kernel_ns(index) / 1000).filter(|us| *us > 0);
             planned.mig = model.map(|model| divided(own, model, (gpus, capacities), team_of)).unwrap_or_default();
             planned.model = model;
             planned

@@ -38,6 +38,9 @@ struct WaiterRecord {
     is_over_quota: bool,
     #[serde(default)]
     lacks_host_memory: bool,
+    /// CLOCK_MONOTONIC; none where an older supervisor has written, until it asks again.
+    #[serde(default)]
+    lacks_room_since_ns: Option<u64>,
 }
 
 /// All of them, of one boot.
@@ -82,6 +85,7 @@ impl Queue {
             appointment: waiter.appointment.borrow().clone(),
             is_over_quota: waiter.is_over_quota,
             lacks_host_memory: waiter.lacks_host_memory,
+            lacks_room_since_ns: waiter.lacks_room_since_ns,
         };
         self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
     }
@@ -114,6 +118,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
         waiter.appointment = record.appointment.into();
         (waiter.is_over_quota, waiter.lacks_host_memory) = (record.is_over_quota, record.lacks_host_memory);
+        waiter.lacks_room_since_ns = record.lacks_room_since_ns;
         waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
@@ -137,6 +142,7 @@ mod tests {
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
             waiter.is_over_quota = id == "second";
+            waiter.note_lack(true, 9);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
             let gpus = vec![GpuUuid("GPU-1".into())];
@@ -157,6 +163,8 @@ mod tests {
         };
         assert_eq!(shown(&again), [("first".to_owned(), 0, 7), ("second".to_owned(), 1, 8)]);
         assert_eq!(again.records(), queue.records());
+        let lacks: Vec<_> = again.in_order().iter().map(|waiter| waiter.lacks_room_since_ns).collect();
+        assert_eq!(lacks, [Some(7), None], "the second one waits for a quota");
         // The team's next one comes behind both.
         let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
         again.join(&serde_json::from_str(&text("third")).unwrap(), 1000, this, 9);

@@ -59,6 +59,8 @@ pub struct Waiter {
     pub is_over_quota: bool,
     /// Whether it lacks the host's memory: then it is in nobody's way on a GPU.
     pub lacks_host_memory: bool,
+    /// Since when it has lacked nothing but room on GPUs, CLOCK_MONOTONIC; none while it lacks something else, or waits for its moment.
+    pub lacks_room_since_ns: Option<u64>,
     /// When it asked last, CLOCK_MONOTONIC.
     pub asked_ns: u64,
     /// When it was told to ask again.
@@ -98,6 +100,7 @@ impl Waiter {
             cause: String::new(),
             is_over_quota: false,
             lacks_host_memory: false,
+            lacks_room_since_ns: None,
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
             cancelled_by: None,
@@ -123,6 +126,16 @@ impl Waiter {
     /// Whether those behind it have the room on GPUs that it asks for.
     pub fn is_in_nobodys_way(&self) -> bool {
         self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
+    }
+
+    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told; who lacks that from the first has waited for it since
+    /// it first came, earlier attempts included. Whether that is new.
+    pub fn note_lack(&mut self, is_new: bool, now_ns: u64) -> bool {
+        let lacks_room = !self.is_over_quota && !self.lacks_host_memory && self.appointment.get_mut().is_none();
+        let since_ns = if is_new { self.claim.since_ns } else { now_ns };
+        let before = self.lacks_room_since_ns;
+        self.lacks_room_since_ns = lacks_room.then(|| before.unwrap_or(since_ns));
+        self.lacks_room_since_ns != before
     }
 
     /// Whether room on GPUs is kept or made for it.
@@ -356,6 +369,18 @@ mod tests {
         assert_eq!(waiter.retry, RETRY_LONGEST);
         assert!(!waiter.is_gone(33 * SECOND) && waiter.is_gone(34 * SECOND));
         assert!(!waiter.is_over(69 * SECOND) && waiter.is_over(70 * SECOND));
+    }
+
+    #[test]
+    fn who_lacked_something_else_lacks_room_from_then_on_alone() {
+        let mut waiter = waiter();
+        assert!(waiter.note_lack(true, 20 * SECOND) && !waiter.note_lack(false, 21 * SECOND));
+        assert_eq!(waiter.lacks_room_since_ns, Some(10 * SECOND), "from the first");
+        waiter.is_over_quota = true;
+        assert!(waiter.note_lack(false, 22 * SECOND) && waiter.lacks_room_since_ns.is_none());
+        waiter.is_over_quota = false;
+        assert!(waiter.note_lack(false, 30 * SECOND));
+        assert_eq!(waiter.lacks_room_since_ns, Some(30 * SECOND));
     }
 
     #[test]

@@ -13,7 +13,7 @@ with its default, and an empty file works; `gpool config defaults` prints that f
   list is one value and is replaced as a whole. `gpool config show --origin` names the file and line of each value.
 - **Mistakes.** An unknown key, a value of another type and a number out of range are refused with file and line, and for a
   key with the nearest one ([GPOOL-E004](../errors.md#gpool-e004)). `gpool config validate` checks all files together. The supervisor
-  looks every ten seconds, and tells a mistake (event `configuration-refused`, `gpool_configuration_usable`); one that is started meanwhile begins with what it took over last.
+  looks every ten seconds, and tells a mistake that it sees twice (event `configuration-refused`, `gpool_configuration_usable`); one that is started meanwhile begins with what it took over last.
 - **Changes.** The last column says when a change is in force. `gpool-runtime` reads the files at each start of a container
   (*the next container*). The supervisor takes a change over with `gpool config reload` or SIGHUP (*reload*), running
   containers included: all of it or, where one file cannot be used, nothing. The rest waits for a *restart*, which running

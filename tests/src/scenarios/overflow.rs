@@ -96,6 +96,16 @@ fn all(host: &mut Host) -> Result<()> {
     ensure(heard[1] == "ended 0 0.000 0", || format!("it was told {heard:?}"))?;
     ended(watch)?;
 
+    // What is missing is told also where it is a GPU that is out of service.
+    succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0"])?)?;
+    let drained = waiting(host, &["--fraction", "0.2"])?;
+    wait_for("what it would have to be known", || {
+        let view: OverflowView = host.client().get("/v1/overflow")?;
+        Ok((view.waiting.len(), view.wanted_permille, view.wanted_memory_bytes) == (1, 200, 1 << 30))
+    })?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    succeeded("gpool run of one that waited", drained.wait_with_output().context("gpool run")?)?;
+
     ensure(host.events_of(EventKind::Overflow)?.len() == 1, || {
         "this supervisor has told more than the end".to_owned()
     })?;

@@ -1,11 +1,12 @@
 //! A container that is paused gets nothing of the GPU, also while no supervisor is there and after one was started again,
 //! while the others have all of it; resumed, it has its share again.
 
-use super::{finish, start_tenants, wait_until_running};
+use super::{finish, start_tenants, wait_for, wait_until_running};
 use crate::failure::{Result, ensure};
 use crate::host::{Container, Host, succeeded};
 use crate::namespaces::Inside;
 use crate::trace::Recorder;
+use gpool_protocol::LeaseState;
 use gpool_shared_region::HEARTBEAT_STALE_NS;
 use std::time::Duration;
 
@@ -34,8 +35,15 @@ fn pause_and_resume(host: &mut Host) -> Result<()> {
     let explained = succeeded("gpool explain", host.gpool(&["explain", &paused.id])?)?;
     ensure(explained.contains("paused"), || format!("gpool explain says nothing of the pause: {explained}"))?;
     watch(host, paused, other, "paused, after a restart of the supervisor", 0.0)?;
-    succeeded("gpool resume", host.gpool(&["resume", &paused.id])?)?;
-    watch(host, paused, other, "resumed", 0.6)
+    succeeded("gpool resume", host.gpool(&["resume", "--all", "--timeout", "20s"])?)?;
+    watch(host, paused, other, "resumed", 0.6)?;
+    // A place that is kept of one that has ended, or whose GPUs were taken, is nothing that could go on.
+    succeeded("gpool pause", host.gpool(&["pause", &paused.id, &other.id])?)?;
+    paused.kill_init()?;
+    let is_kept = || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Held));
+    wait_for("the place of the ended one to be kept", is_kept)?;
+    let resumed = succeeded("gpool resume", host.gpool(&["resume", "--all", "--timeout", "20s"])?)?;
+    ensure(resumed.trim() == other.id, || format!("of all that were paused {resumed} was resumed"))
 }
 
 /// Watches who gets what: `entitled` of it is for the container that is or was paused.

@@ -141,7 +141,8 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
         memory_free_bytes: view.memory_total_bytes.saturating_sub(view.memory_leased_bytes.max(view.memory_used_bytes)),
         leases: u16::try_from(view.leases).unwrap_or(u16::MAX),
         teams: Default::default(),
-        longest_burst_us: Some(view.kernel_ns / 1000).filter(|us| *us > 0),
+        // Whom it would be put beside is a preference of the supervisor's and no rule.
+        longest_burst_us: None,
         island: view.nvlink_island,
         processor: view.processor,
         mig: mig_of(view, divided),

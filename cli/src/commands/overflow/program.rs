@@ -4,11 +4,11 @@ use super::NAME;
 use crate::exit::{ExitStatus, Failure};
 use crate::output::{SCHEMA_VERSION, to_value};
 use gpool_protocol::OverflowView;
+use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde_json::json;
 use std::ffi::{OsStr, OsString};
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus as Ended, Stdio};
@@ -28,13 +28,14 @@ pub fn check(command: &[OsString]) -> Result<(), Failure> {
     if !program.as_os_str().as_encoded_bytes().contains(&b'/') {
         return Ok(());
     }
-    let cause = match std::fs::metadata(program) {
-        Ok(its) if its.is_file() && its.permissions().mode() & 0o111 != 0 => return Ok(()),
-        Ok(_) => "it is no file that can be executed".to_owned(),
+    let may_execute = || access(program, Access::EXEC_OK).map_err(std::io::Error::from);
+    let cause = match std::fs::metadata(program).and_then(|its| may_execute().map(|()| its)) {
+        Ok(its) if its.is_file() => return Ok(()),
+        Ok(_) => "it is no file".to_owned(),
         Err(error) => error.to_string(),
     };
     let sentence = format!(
-        "gpool: {} cannot be run: {cause}; name a program, or make it executable with chmod +x",
+        "gpool: {} cannot be run: {cause}; name a program that this user may execute (chmod +x)",
         program.display()
     );
     Err(Failure::Refused(ExitStatus::Usage, sentence))
@@ -54,7 +55,7 @@ pub fn tell(command: &[OsString], its: &OverflowView, timeout: Duration) -> Resu
         .env("OVERFLOW_GPUS", format!("{}.{:03}", its.wanted_permille / 1000, its.wanted_permille % 1000))
         .env("OVERFLOW_BYTES", its.wanted_memory_bytes.to_string())
         .stdin(Stdio::piped())
-        // So that what it has started ends with it. Who interrupts the command leaves it to its end: it may be half-way.
+        // So that what it has started ends with it. Who interrupts the command at a terminal leaves it to its end: it may be half-way.
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} cannot be run: {error}", program.display()))?;
@@ -81,10 +82,11 @@ fn wait(child: &mut Child, timeout: Duration) -> std::io::Result<Option<Ended>> 
         return Ok(Some(ended));
     }
     let group = Pid::from_child(child);
-    // Its group is there at least until it has been waited for.
+    // Its group is there at least until it has been waited for, and after that for as long as somebody is in it.
     let _ = kill_process_group(group, Signal::TERM);
-    if wait_until(child, Instant::now() + GRACE)?.is_none() {
-        let _ = kill_process_group(group, Signal::KILL);
+    let has_ended = wait_until(child, Instant::now() + GRACE)?.is_some();
+    let _ = kill_process_group(group, Signal::KILL);
+    if !has_ended {
         child.wait()?;
     }
     Ok(None)
@@ -132,9 +134,23 @@ mod tests {
         let tell = |script: &str, ms| tell(&shell(script), &sample(true), Duration::from_millis(ms)).unwrap_err();
         let error = tell("exit 3", 60_000);
         assert!(error.contains("/bin/sh has ended with exit status: 3"), "{error}");
-        // With a child of its own, which ends with it.
-        let error = tell("sleep 1000 & wait", 100);
+        // With a child of its own that would stay, and ends with it.
+        let directory = tempfile::tempdir().unwrap();
+        let pid = directory.path().join("pid");
+        let script = format!("(trap '' TERM; exec sleep 1000) & echo $! > {}; wait", pid.display());
+        let error = tell(&script, 1000);
         assert!(error.contains("took longer than"), "{error}");
+        let child: i32 = std::fs::read_to_string(&pid).unwrap().trim().parse().unwrap();
+        let is_there = || rustix::process::test_kill_process(Pid::from_raw(child).unwrap()).is_ok();
+        let is_gone = (0..500).any(|_| {
+            !is_there()
+                || std::fs::read_to_string(format!("/proc/{child}/stat")).is_ok_and(|stat| stat.contains(") Z "))
+                || {
+                    std::thread::sleep(LOOK);
+                    false
+                }
+        });
+        assert!(is_gone, "its child is there still");
         let absent = super::tell(&["/nonexistent".into()], &sample(true), Duration::from_secs(1)).unwrap_err();
         assert!(absent.contains("cannot be run"), "{absent}");
     }
@@ -143,7 +159,9 @@ mod tests {
     fn a_path_that_is_no_program_is_found_out_at_the_start() {
         let check = |path: &str| check(&[path.into()]).map_err(|error| format!("{error:?}"));
         assert!(check("/bin/sh").is_ok() && check("looked-for-in-path").is_ok());
-        assert!(check("/etc/passwd").unwrap_err().contains("chmod +x"));
+        let no_program = tempfile::NamedTempFile::new().unwrap();
+        assert!(check(no_program.path().to_str().unwrap()).unwrap_err().contains("chmod +x"));
+        assert!(check("/etc").unwrap_err().contains("it is no file"));
         assert!(check("/nonexistent").unwrap_err().contains("No such file"));
     }
 }
