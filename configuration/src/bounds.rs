@@ -1,11 +1,15 @@
 //! What the types of the keys cannot say: paths that must be absolute, lists that must name something, numbers with a range.
 
 use crate::error::ConfigurationError;
-use crate::health::{HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
-use crate::keys::{ClassPolicy, Configuration, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX, QUEUE_PLACES_MAX};
+use crate::health::{CONTAINED_FAULTS_MAX, HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
+use crate::keys::{
+    ClassPolicy, Configuration, HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX,
+    QUEUE_PLACES_MAX,
+};
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::policy::REQUEST_KEYS;
 use crate::quota::is_name;
+use crate::rates::SHARES_MAX;
 use crate::run_time::RUN_SECONDS_MAX;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -59,6 +63,17 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if places > QUEUE_PLACES_MAX {
         let key = "queue.places".to_owned();
         let cause = format!("{key} = {places} is out of range; write {QUEUE_PLACES_MAX} or less");
+        return Err(Breach { key, cause });
+    }
+    let half_life = configuration.queue.half_life_days;
+    if half_life > HALF_LIFE_DAYS_MAX {
+        let key = "queue.half_life_days".to_owned();
+        let cause = format!("{key} = {half_life} is out of range; write 1 to {HALF_LIFE_DAYS_MAX} days, 0 for turns");
+        return Err(Breach { key, cause });
+    }
+    if let Some((name, its)) = configuration.team.iter().find(|(_, its)| !(1..=SHARES_MAX).contains(&its.shares)) {
+        let key = format!("team.{name}.shares");
+        let cause = format!("{key} = {} is out of range; write 1 to {SHARES_MAX}", its.shares);
         return Err(Breach { key, cause });
     }
     check_ledger(configuration)?;
@@ -140,7 +155,7 @@ fn check_ledger(configuration: &Configuration) -> Result<(), Breach> {
 
 /// Whether the ledger knows what has been reserved in the month that is not over, also after a restart.
 fn check_counted(configuration: &Configuration) -> Result<(), Breach> {
-    let Some(key) = configuration.quota.first_of_hours() else { return Ok(()) };
+    let Some(key) = configuration.first_that_counts() else { return Ok(()) };
     let ledger = &configuration.ledger;
     if !ledger.is_kept() {
         let cause = format!("{key} is counted by the ledger, and there is none; name a file in ledger.path");
@@ -159,6 +174,14 @@ fn check_counted(configuration: &Configuration) -> Result<(), Breach> {
 /// Whether GPUs are watched in a way that makes sense. A finding that is not known would drain nothing.
 fn check_health(configuration: &Configuration) -> Result<(), Breach> {
     let health = &configuration.health;
+    if health.contained_faults > CONTAINED_FAULTS_MAX {
+        let key = "health.contained_faults".to_owned();
+        let cause = format!(
+            "{key} = {} is out of range; write 1 to {CONTAINED_FAULTS_MAX}, 0 for never",
+            health.contained_faults
+        );
+        return Err(Breach { key, cause });
+    }
     let times = [
         ("poll_seconds", health.poll_seconds, 0, POLL_SECONDS_MAX),
         ("thermal_seconds", health.thermal_seconds, 1, THERMAL_SECONDS_MAX),

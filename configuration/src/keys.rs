@@ -393,6 +393,9 @@ impl Default for Lease {
 /// The most that may wait for room at once: each of them is looked at for each of those behind it.
 pub const QUEUE_PLACES_MAX: usize = 256;
 
+/// The longest half-life, in days: what was had is known of about twice as many.
+pub const HALF_LIFE_DAYS_MAX: u32 = 16;
+
 /// `[queue]`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -405,11 +408,13 @@ pub struct Queue {
     pub keep_seconds: u64,
     /// Whether that room is lent to those whose run time is over before that one can begin.
     pub backfill: bool,
+    /// After how many days what an owner has had counts half in the order of the queue; 0: it counts nothing, and owners take turns.
+    pub half_life_days: u32,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { places: 128, longest_wait_seconds: 7 * 86_400, keep_seconds: 1800, backfill: true }
+        Self { places: 128, longest_wait_seconds: 7 * 86_400, keep_seconds: 1800, backfill: true, half_life_days: 0 }
     }
 }
 

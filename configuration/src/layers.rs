@@ -64,6 +64,14 @@ pub fn load_layered(path: &Path) -> Result<Layered, ConfigurationError> {
     merge(&sources)
 }
 
+/// Whether a configuration that was not read from files can be used.
+///
+/// # Errors
+/// As [`load`], without a line.
+pub fn check(configuration: &Configuration) -> Result<(), ConfigurationError> {
+    bounds::check(configuration).map_err(|breach| breach.located(&BTreeMap::new()))
+}
+
 /// `[paths] state_dir` of files that need not be usable, as far as it can be told.
 #[must_use]
 pub fn state_dir(path: &Path) -> PathBuf {
@@ -81,7 +89,11 @@ pub fn socket_path(path: &Path) -> PathBuf {
 fn said_of(path: &Path, table: &str, key: &str) -> Option<PathBuf> {
     let mut files = vec![path.to_owned()];
     files.extend(drop_ins(path).unwrap_or_default());
-    let of_line = |line: &str| Some(line.parse::<toml::Table>().ok()?.get(key)?.as_str()?.to_owned());
+    let of_line = |line: &str| {
+        let line: toml::Table = line.parse().ok()?;
+        let said = line.get(key).or_else(|| line.get(table)?.get(key))?;
+        Some(said.as_str()?.to_owned())
+    };
     let said = |file: &PathBuf| {
         let text = std::fs::read_to_string(file).ok()?;
         let said = match text.parse::<toml::Table>() {

@@ -34,19 +34,21 @@ pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
 pub use health::{HEALTH_FINDINGS, Health};
 pub use keys::{
-    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, HANG_SECONDS_MAX,
-    HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Queue, Runtime, Socket,
+    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, HALF_LIFE_DAYS_MAX,
+    HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Queue, Runtime,
+    Socket,
 };
 pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
 pub use layers::{
-    DEFAULT_PATH, Layered, Origin, load, load_layered, load_strictly, parse, parse_strictly, socket_path, state_dir,
+    DEFAULT_PATH, Layered, Origin, check, load, load_layered, load_strictly, parse, parse_strictly, socket_path,
+    state_dir,
 };
 pub use overflow::{OVERFLOW_SECONDS_MAX, Overflow};
 pub use policy::{EnvPolicy, Placer, Policy, REQUEST_KEYS};
 pub use preemption::{NoticeSignal, PREEMPTION_SECONDS_MAX, Preemption, PreemptionAction};
 pub use quantity::{GpuAmount, GpuHours, MemoryAmount, Period};
 pub use quota::{Ceiling, Quota, Uid};
-pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, Team};
+pub use rates::{Currency, Day, Part, Price, PricePerHour, Rates, SHARES_MAX, Team};
 pub use reservation::{LeastPriority, Moment, Phase, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, Reservation};
 pub use run_time::{NOTICE_SECONDS_MAX, RUN_SECONDS_MAX, RunTime};
 pub use spill::Spill;

@@ -13,11 +13,22 @@ const PRICE_MOST_MICROS: u64 = 1_000_000_000_000;
 const CURRENCY_LENGTH: usize = 8;
 
 /// `[team.NAME]`
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Team {
     /// On whose bill its containers are that name no cost center.
     pub cost_center: Option<String>,
+    /// How much it may have beside others before it stands behind them in the queue, where what was had counts.
+    pub shares: u32,
+}
+
+/// The most shares of a team.
+pub const SHARES_MAX: u32 = 10_000;
+
+impl Default for Team {
+    fn default() -> Self {
+        Self { cost_center: None, shares: 1 }
+    }
 }
 
 /// `[rates]`
@@ -186,6 +197,19 @@ impl Configuration {
     #[must_use]
     pub fn bill_of(&self, own: &Option<String>, team: &Option<String>) -> Option<String> {
         own.clone().or_else(|| self.cost_center_of(team.as_deref()))
+    }
+
+    /// How many shares a team has in the order of the queue; who names none has one.
+    #[must_use]
+    pub fn shares_of(&self, team: Option<&str>) -> u32 {
+        team.and_then(|team| self.team.get(team)).map_or(1, |its| its.shares)
+    }
+
+    /// The first key for which the ledger has to know what was had before.
+    #[must_use]
+    pub fn first_that_counts(&self) -> Option<String> {
+        let half_life = (self.queue.half_life_days > 0).then(|| "queue.half_life_days".to_owned());
+        self.quota.first_of_hours().or(half_life)
     }
 
     /// On whose bill the containers of a team are that name no cost center.

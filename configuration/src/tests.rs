@@ -57,6 +57,14 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
             "[ledger]\nhour_days = 30\n",
             ["line 2", "ledger.hour_days = 30", "write 35, which is ledger.minute_days, to"],
         ),
+        (
+            "[health]\ncontained_faults = 101\n",
+            ["line 2", "health.contained_faults = 101", "write 1 to 100, 0 for never"],
+        ),
+        (
+            "[overflow]\nclear_seconds = 604801\n",
+            ["line 2", "overflow.clear_seconds = 604801", "write 0 to 604800 seconds"],
+        ),
         ("[health]\npoll_seconds = 3601\n", ["line 2", "health.poll_seconds = 3601", "0 to 3600 seconds, 0 for never"]),
         ("[health]\nthermal_seconds = 0\n", ["line 2", "health.thermal_seconds = 0", "write 1 to 86400 seconds"]),
         ("[health]\ndrain_on = [\"remap_pending\"]\n", ["line 2", "health.drain_on", "mean \"remap-pending\"?"]),

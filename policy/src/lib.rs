@@ -5,6 +5,7 @@
 //! * [`timeline`]: what a measured burst costs, also when bursts overlap;
 //! * [`admission`]: whether a share fits, and on which GPUs;
 //! * [`queue`]: who is next of those for whom there is no room, and what is kept for whom;
+//! * [`fair_share`]: before whom owners stand who have had less than others;
 //! * [`deadline`]: when and where those begin who have to be through by a moment;
 //! * [`giving_way`]: which leases have to go so that somebody who waits has room;
 //! * [`idleness`]: when a lease counts as idle, and what follows;
@@ -46,6 +47,7 @@ pub mod chain;
 pub mod countable;
 pub mod deadline;
 pub mod energy;
+pub mod fair_share;
 pub mod forecast;
 pub mod giving_way;
 pub mod guard;

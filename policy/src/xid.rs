@@ -67,9 +67,48 @@ pub fn of_the_device() -> impl Iterator<Item = u64> {
     KNOWN.iter().filter(|(_, fault, _)| *fault == Fault::Device).map(|(number, ..)| *number)
 }
 
+/// Faults of memory that ended one program alone count together for so long, in nanoseconds: a day.
+const TOGETHER_NS: u64 = 86_400 * 1_000_000_000;
+
+/// More of them are not remembered.
+const CONTAINED_MOST: usize = 100;
+
+/// Such faults of one GPU. One may be chance; more say that its memory fails.
+#[derive(Clone, Debug, Default)]
+pub struct Contained(Vec<u64>);
+
+impl Contained {
+    /// Another one at `now_ns`. Whether those of a day are `most` with it, 0 for never; then it begins anew, since somebody has to look at
+    /// the GPU and may say that it is well.
+    pub fn note(&mut self, most: u32, now_ns: u64) -> bool {
+        self.0.retain(|at_ns| now_ns.saturating_sub(*at_ns) < TOGETHER_NS);
+        self.0.push(now_ns);
+        let is_enough = most > 0 && self.0.len() >= most as usize;
+        if is_enough || self.0.len() >= CONTAINED_MOST {
+            self.0.clear();
+        }
+        is_enough
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn contained_faults_of_a_day_count_together() {
+        let hour_ns = TOGETHER_NS / 24;
+        let mut its = Contained::default();
+        assert!(!its.note(2, hour_ns) && its.note(2, 24 * hour_ns), "the second one within a day");
+        assert!(!its.note(2, 25 * hour_ns), "it began anew");
+        assert!(!its.note(2, 49 * hour_ns) && its.note(2, 72 * hour_ns), "a day later the one before is forgotten");
+        assert!(Contained::default().note(1, 0));
+        let mut its = Contained::default();
+        assert!(
+            (0..500).all(|at_ns| !its.note(0, at_ns)) && its.0.len() < CONTAINED_MOST,
+            "never, and not for ever more"
+        );
+    }
 
     #[test]
     fn a_program_s_fault_is_not_the_device_s_and_each_number_is_there_once() {

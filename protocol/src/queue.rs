@@ -57,6 +57,10 @@ pub struct WaitingView {
     /// Whether room was planned for it in time, and is not any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_at_risk: bool,
+    /// What its team, or its user where none is named, has had of GPUs' time for each of its shares, as far as that counts, and is expected to
+    /// have by what runs: who has less is before it. None where it does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub owner_had_gpu_seconds: Option<u64>,
 }
 
 #[cfg(test)]

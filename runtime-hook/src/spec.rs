@@ -140,7 +140,8 @@ impl Described {
 
     /// How people call that, by the same word.
     pub fn pod_name(&self) -> Option<PodName> {
-        let keys = self.pod_keys()?;
+        // Users of podman annotate as they like; its pods are none of a cluster's.
+        let keys = self.pod_keys().filter(|_| !is_podmans(&self.annotations))?;
         let text = |key: &str| self.annotations.get(key).cloned();
         let name = PodName { namespace: text(keys.namespace)?, pod: text(keys.pod)?, container: text(keys.container)? };
         name.check().is_ok().then_some(name)

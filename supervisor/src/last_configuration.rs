@@ -5,8 +5,9 @@ use crate::events::About;
 use crate::lease::Leases;
 use crate::log::{self, Priority};
 use crate::state_file;
-use gpool_configuration::{Configuration, ConfigurationError, load, state_dir};
+use gpool_configuration::{Configuration, ConfigurationError, check, load, state_dir};
 use gpool_protocol::EventKind;
+use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,10 +35,30 @@ pub fn load_or_last(path: &Path) -> Result<(Configuration, Option<ConfigurationE
 fn read(state_dir: &Path) -> Option<Configuration> {
     let file = state_dir.join(NAME);
     let text = std::fs::read(&file).ok()?;
-    let unreadable = |cause: serde_json::Error| {
-        log::line(Priority::Error, format_args!("{} cannot be read either: {cause}", file.display()));
+    let read = serde_json::from_slice::<Configuration>(&text).map_err(|cause| cause.to_string());
+    let usable = read.and_then(|its| check(&its).map(|()| its).map_err(|cause| cause.to_string()));
+    let unusable = |cause: String| {
+        log::line(Priority::Error, format_args!("{} cannot be used either: {cause}", file.display()));
     };
-    serde_json::from_slice(&text).map_err(unreadable).ok()
+    usable.map_err(unusable).ok()
+}
+
+/// What is not as by default: a key that nobody has set is nothing that an older supervisor would have to know.
+fn set_by_somebody(taken_over: &Configuration) -> Value {
+    let as_value = |configuration: &Configuration| serde_json::to_value(configuration).unwrap_or(Value::Null);
+    let mut value = as_value(taken_over);
+    without_defaults(&mut value, &as_value(&Configuration::default()));
+    value
+}
+
+fn without_defaults(value: &mut Value, default: &Value) {
+    let (Value::Object(value), Value::Object(default)) = (value, default) else { return };
+    value.retain(|key, its| default.get(key) != Some(its));
+    for (key, its) in value {
+        if let Some(default) = default.get(key) {
+            without_defaults(its, default);
+        }
+    }
 }
 
 /// What is written down, and when the files were looked at.
@@ -55,7 +76,7 @@ impl LastConfiguration {
     pub fn tend(&mut self, leases: &Leases) {
         let taken_over = leases.settings.taken_over();
         if self.written.as_ref().is_none_or(|written| !Arc::ptr_eq(written, &taken_over)) {
-            match state_file::write(&taken_over.paths.state_dir.join(NAME), &*taken_over) {
+            match state_file::write(&taken_over.paths.state_dir.join(NAME), &set_by_somebody(&taken_over)) {
                 Ok(()) => (self.written, self.is_failing) = (Some(taken_over), false),
                 // It is tried again, and told once.
                 Err(cause) if !std::mem::replace(&mut self.is_failing, true) => {
@@ -69,14 +90,15 @@ impl LastConfiguration {
             return;
         }
         // What a start has begun with is told once as well.
-        let is_first = self.next_look.replace(now + LOOK_PERIOD).is_none();
+        let begins_so = self.next_look.replace(now + LOOK_PERIOD).is_none() && leases.settings.unusable().is_some();
+        let _alone = leases.settings.trying();
         let unusable = load(leases.settings.path()).err().map(|error| error.to_string());
         // Who is writing a file is let finish.
         let is_settled = std::mem::replace(&mut self.seen, unusable.clone()) == unusable;
-        if !is_first && !is_settled {
+        if !begins_so && !is_settled {
             return;
         }
-        if (leases.settings.note_unusable(unusable.clone()) || is_first)
+        if (leases.settings.note_unusable(unusable.clone()) || begins_so)
             && let Some(error) = unusable
         {
             let message = format!(
@@ -100,7 +122,7 @@ mod tests {
         fs::write(&file, format!("{paths}[lease]\nhold_ms = 7000\n")).unwrap();
         let (good, error) = load_or_last(&file).unwrap();
         assert!(error.is_none());
-        state_file::write(&state.join(NAME), &good).unwrap();
+        state_file::write(&state.join(NAME), &set_by_somebody(&good)).unwrap();
         // Of a file that is TOML it is known where its state lies.
         fs::write(&file, format!("{paths}[lease]\nhold_mss = 9000\n")).unwrap();
         let (last, error) = load_or_last(&file).unwrap();
@@ -124,7 +146,7 @@ mod tests {
                     [rates]\ncurrency = \"EUR\"\nprice = [{ per_gpu_hour = \"1.25\" }]\n\
                     [[driver.mount]]\nsource = \"/run/x\"\nread_only = false\n[audit]\nkeep_days = 5\n";
         let configuration = gpool_configuration::parse(Path::new("x"), text).unwrap();
-        state_file::write(&directory.path().join(NAME), &configuration).unwrap();
+        state_file::write(&directory.path().join(NAME), &set_by_somebody(&configuration)).unwrap();
         assert_eq!(read(directory.path()), Some(configuration));
         // All keys of the shipped file, those included that have no default.
         let uncommented = |line: &str| {
@@ -135,8 +157,13 @@ mod tests {
         let all = gpool_configuration::parse(Path::new("x"), &shipped).unwrap();
         assert_ne!(all, Configuration::default());
         for configuration in [all, Configuration::default()] {
-            state_file::write(&directory.path().join(NAME), &configuration).unwrap();
+            state_file::write(&directory.path().join(NAME), &set_by_somebody(&configuration)).unwrap();
             assert_eq!(read(directory.path()), Some(configuration));
         }
+        assert_eq!(set_by_somebody(&Configuration::default()), serde_json::json!({}));
+        let mut beyond = Configuration::default();
+        beyond.queue.places = usize::MAX;
+        state_file::write(&directory.path().join(NAME), &set_by_somebody(&beyond)).unwrap();
+        assert_eq!(read(directory.path()), None, "what this version does not take");
     }
 }

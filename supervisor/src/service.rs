@@ -23,7 +23,7 @@ use crate::memory_limits::{self, MemoryLimits};
 use crate::metrics::Counters;
 use crate::mps::Groups;
 use crate::occupants::Occupants;
-use crate::overflow::Short;
+use crate::overflow::{self, Short};
 use crate::overrides::Overrides;
 use crate::region::{self, Mounts};
 use crate::settings::Settings;
@@ -253,6 +253,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     lease::take_over(&leases)?;
     leases.take_queue_over();
     leases.book().queue.put_first(leases.overrides.holders(clock::unix_ms()));
+    overflow::tend(&leases);
     // Before the first container: it may want an instance.
     mig::after_boot(&leases);
     // Before the first request: what others hold cannot be promised.

@@ -7,7 +7,7 @@ use gpool_configuration::{
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// The configuration in force, and the file that it comes from.
 pub struct Settings {
@@ -17,6 +17,8 @@ pub struct Settings {
     taken_over: RwLock<Arc<Configuration>>,
     /// Why the files cannot be used, if they could not when that was tried last.
     unusable: RwLock<Option<String>>,
+    /// Held while the files are tried and what came of it is noted.
+    trying: Mutex<()>,
 }
 
 impl Settings {
@@ -24,12 +26,17 @@ impl Settings {
     pub fn new(path: PathBuf, configuration: Configuration) -> Self {
         let configuration = Arc::new(configuration);
         let (current, taken_over) = (RwLock::new(configuration.clone()), RwLock::new(configuration));
-        Self { path, current, taken_over, unusable: RwLock::default() }
+        Self { path, current, taken_over, unusable: RwLock::default(), trying: Mutex::default() }
     }
 
     /// What the next start has to begin with if the files cannot be used then.
     pub fn taken_over(&self) -> Arc<Configuration> {
         self.taken_over.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// While it is held nobody else tries the files.
+    pub fn trying(&self) -> MutexGuard<'_, ()> {
+        self.trying.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the files could be used when that was tried last; if not, why.
@@ -66,6 +73,7 @@ impl Settings {
     /// # Errors
     /// When the files cannot be used; the configuration in force stays as it is.
     pub fn reload(&self) -> Result<Reloaded, ConfigurationError> {
+        let _alone = self.trying();
         let wanted = load(&self.path).inspect_err(|error| {
             self.note_unusable(Some(error.to_string()));
         })?;
@@ -85,7 +93,7 @@ impl Settings {
 /// `wanted` but for the keys that need a restart ([`Effect::Restart`]): places that are in use, and the driver.
 fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
     let wanted = wanted.clone();
-    let is_counted = old.ledger.is_kept() || wanted.quota.first_of_hours().is_none();
+    let is_counted = old.ledger.is_kept() || wanted.first_that_counts().is_none();
     let new = Configuration {
         socket: Socket { group: wanted.socket.group, ..old.socket.clone() },
         driver: Driver {
@@ -99,7 +107,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         class: wanted.class,
         lease: wanted.lease,
         spill: wanted.spill,
-        queue: wanted.queue,
+        queue: if is_counted { wanted.queue } else { old.queue.clone() },
         overflow: wanted.overflow,
         preemption: wanted.preemption,
         latency: wanted.latency,
@@ -228,6 +236,7 @@ mod tests {
             longest_wait_seconds = 6
             keep_seconds = 7
             backfill = false
+            half_life_days = 7
             [overflow]
             after_seconds = 9
             clear_seconds = 10
@@ -252,6 +261,7 @@ mod tests {
             user.1000.leases = 1
             [health]
             drain_xids = [8]
+            contained_faults = 3
             poll_seconds = 9
             drain_on = ["thermal"]
             thermal_seconds = 10
@@ -259,6 +269,7 @@ mod tests {
             users = [7]
             [team.vision]
             cost_center = "4711"
+            shares = 2
             [rates]
             currency = "EUR"
             beyond_share = "0.5"

@@ -10,7 +10,7 @@ use crate::events::About;
 use crate::lease::{Lease, Leases};
 use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
-use gpool_policy::xid::{Fault, meaning};
+use gpool_policy::xid::{Contained, Fault, meaning};
 use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -30,6 +30,8 @@ const NUMBERS: usize = 64;
 #[derive(Debug, Default)]
 pub struct Xids {
     seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
+    /// Faults of memory that ended one program alone.
+    contained: Mutex<BTreeMap<GpuUuid, Contained>>,
 }
 
 /// One number on one GPU.
@@ -45,6 +47,12 @@ impl Xids {
     pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().flat_map(|(uuid, all)| all.iter().map(|(number, its)| (uuid.clone(), *number, its.count))).collect()
+    }
+
+    /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it.
+    fn contain(&self, uuid: &GpuUuid, most: u32, now_ns: u64) -> bool {
+        let mut contained = self.contained.lock().unwrap_or_else(PoisonError::into_inner);
+        contained.entry(uuid.clone()).or_default().note(most, now_ns)
     }
 
     /// Counts one. How many have not been told, if these are to be told now.
@@ -116,8 +124,17 @@ fn note(leases: &Leases, board: &Gpu, number: u64) {
     if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
         leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
     }
-    if leases.configuration().health.drain_xids.contains(&number) {
-        drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}, {}", meaning(number).words));
+    let (health, its) = (leases.configuration().health.clone(), meaning(number));
+    let is_repeated =
+        its.fault == Fault::Contained && leases.xids.contain(&board.uuid, health.contained_faults, clock::now_ns());
+    if health.drain_xids.contains(&number) {
+        drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}, {}", its.words));
+    } else if is_repeated {
+        let often = match health.contained_faults {
+            1 => String::new(),
+            count => format!(", {count} times within a day"),
+        };
+        drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}{often}, {}", its.words));
     }
 }
 

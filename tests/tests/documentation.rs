@@ -330,6 +330,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
             begins_unix_ms: Some(3),
             deadline_unix_ms: Some(4),
             is_at_risk: true,
+            owner_had_gpu_seconds: Some(5),
         },
         retry_ms: 200,
     };

@@ -5,7 +5,8 @@ use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
 use crate::table::short_gpu;
 use gpool_protocol::{
-    Client, GpuUuid, MemoryCap, Request, WaitingView, format_bytes, format_permille, format_seconds, waiting_path,
+    Client, GpuUuid, MemoryCap, Request, WaitingView, format_bytes, format_gpu_hours, format_permille, format_seconds,
+    waiting_path,
 };
 use serde_json::{Value, json};
 
@@ -21,16 +22,17 @@ const COLUMNS: [Column; 10] = [
     figure("WAITED"),
     figure("AT MOST"),
 ];
-const WIDE: [Column; 7] = [
+const WIDE: [Column; 8] = [
     text("MODE"),
     text("POD"),
+    figure("HAD"),
     figure("RUN TIME"),
     text("KEPT ON"),
     figure("BEGINS IN"),
     figure("DEADLINE IN"),
     text("WHY"),
 ];
-const HEADER: [&str; 20] = [
+const HEADER: [&str; 21] = [
     "place",
     "container_id",
     "owner_uid",
@@ -51,6 +53,7 @@ const HEADER: [&str; 20] = [
     "deadline_unix_ms",
     "is_at_risk",
     "pod",
+    "owner_had_gpu_seconds",
 ];
 
 /// Runs a verb of `gpool queue`.
@@ -115,8 +118,14 @@ fn wide_cells(one: &WaitingView) -> Vec<String> {
     let begins = begins_in(one).unwrap_or_else(|| "-".to_owned());
     let deadline = deadline_in(one).unwrap_or_else(|| "-".to_owned());
     let pod = one.pod.as_ref().map_or_else(|| "-".to_owned(), ToString::to_string);
-    let rest = [one.request.mode.text().to_owned(), pod, run, kept, begins, deadline, one.cause.clone()];
+    let had = one.owner_had_gpu_seconds.map_or_else(|| "-".to_owned(), had_text);
+    let rest = [one.request.mode.text().to_owned(), pod, had, run, kept, begins, deadline, one.cause.clone()];
     cells(one).into_iter().chain(rest).collect()
+}
+
+/// What an owner has had, in hours of a GPU.
+fn had_text(seconds: u64) -> String {
+    format_gpu_hours(seconds.saturating_mul(1_000_000_000))
 }
 
 /// In how long one that waits can begin at the latest, if anybody knows: as of when the supervisor said the rest of it.
@@ -184,6 +193,7 @@ fn csv_cells(one: &WaitingView) -> Vec<String> {
         one.deadline_unix_ms.map(|at| at.to_string()).unwrap_or_default(),
         if one.deadline_unix_ms.is_some() { one.is_at_risk.to_string() } else { String::new() },
         one.pod.as_ref().map(ToString::to_string).unwrap_or_default(),
+        one.owner_had_gpu_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
     ]
 }
 
@@ -206,10 +216,10 @@ mod tests {
         assert_eq!(fields, want);
         let wide = wide_cells(&waiting());
         assert_eq!(wide.len(), COLUMNS.len() + WIDE.len());
-        assert_eq!(wide[12..16], ["2h", "GPU-1", "15m", "-"]);
+        assert_eq!(wide[13..17], ["2h", "GPU-1", "15m", "-"]);
         let mut hurried = waiting();
         (hurried.deadline_unix_ms, hurried.is_at_risk) = (Some(8_250_999), true);
-        assert_eq!((wide_cells(&hurried)[15].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
+        assert_eq!((wide_cells(&hurried)[16].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
         assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
         assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
     }

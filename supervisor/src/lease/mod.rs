@@ -68,7 +68,7 @@ pub use meter::promised_permille;
 pub use ownership::let_search;
 pub use placing::GRANT_PATIENCE;
 pub use plans::SETTLE_NS;
-pub use quota::{Holder, Standing};
+pub use quota::{Holder, Standing, Tally};
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};

@@ -314,7 +314,7 @@ impl Inner {
     /// read. It is written on also where it cannot be read.
     fn know_spent(&mut self, leases: &Leases, store: &Store, moment: Moment) {
         let unix_s = moment.unix_ms / 1000;
-        if leases.configuration().quota.first_of_hours().is_none() {
+        if leases.configuration().first_that_counts().is_none() {
             self.spent_since = None;
             leases.ledger.spent_now().take();
             return;

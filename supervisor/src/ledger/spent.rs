@@ -81,6 +81,13 @@ impl Spent {
         }
     }
 
+    /// What was promised to somebody day by day, and how many days ago each was; in nanoseconds.
+    pub fn by_age(&self, holder: &Holder, unix_s: u64) -> impl Iterator<Item = (u64, u64)> {
+        let today = unix_s / DAY_S;
+        let days = self.0.get(holder).into_iter().flatten();
+        days.map(move |(day, ns)| (today.saturating_sub(*day), u64::try_from((*ns).max(0)).unwrap_or(u64::MAX)))
+    }
+
     /// What was promised to somebody on the days from one that begins then to before another, in nanoseconds.
     pub fn between(&self, holder: &Holder, (from_unix_s, to_unix_s): (u64, u64)) -> u64 {
         let span = from_unix_s / DAY_S..to_unix_s / DAY_S;

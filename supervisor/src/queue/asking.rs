@@ -162,9 +162,10 @@ impl Leases {
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
-            waiter.is_over_quota = refusal.code == ErrorCode::QuotaReached;
-            waiter.lacks_host_memory = lacks_host_memory;
-            is_to_be_written |= waiter.note_lack(!is_known, now_ns);
+            let lacks = (refusal.code == ErrorCode::QuotaReached, lacks_host_memory);
+            is_to_be_written |= lacks != (waiter.is_over_quota, waiter.lacks_host_memory);
+            (waiter.is_over_quota, waiter.lacks_host_memory) = lacks;
+            is_to_be_written |= waiter.note_lack(now_ns);
             waiter.note_asked(cause, place_to_ask, now_ns);
         }
         if place_for_room == 1 && !lacks_host_memory && !waits_for_its_moment {

@@ -23,6 +23,7 @@ struct Departed {
     claim: Claim,
     since_unix_ms: u64,
     kept_ns: u64,
+    lacks_room_since_ns: Option<u64>,
     left_ns: u64,
 }
 
@@ -40,6 +41,7 @@ impl DepartedPods {
             claim: waiter.claim,
             since_unix_ms: waiter.since_unix_ms,
             kept_ns: waiter.kept_ns.get(),
+            lacks_room_since_ns: waiter.lacks_room_since_ns,
             left_ns: now_ns,
         });
         while self.0.len() > MOST {
@@ -65,6 +67,7 @@ impl DepartedPods {
         }
         (waiter.claim, waiter.since_unix_ms) = (its.claim, its.since_unix_ms);
         waiter.kept_ns.set(its.kept_ns);
+        waiter.lacks_room_since_ns = its.lacks_room_since_ns;
         true
     }
 }

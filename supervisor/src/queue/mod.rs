@@ -5,6 +5,7 @@
 
 mod asking;
 mod departed;
+mod history;
 mod store;
 mod tending;
 mod waiter;
@@ -19,6 +20,7 @@ use crate::procfs::WatchedProcess;
 use departed::DepartedPods;
 use gpool_policy::queue::{Claim, Rounds, order};
 use gpool_protocol::{LeaseRequest, Priority, WaitingView};
+use history::History;
 use std::time::Duration;
 
 /// Who waits, in no order.
@@ -29,6 +31,8 @@ pub struct Queue {
     departed: DepartedPods,
     /// For whom there is an emergency: they stand first among their priority.
     urgent: Vec<Holder>,
+    /// What owners have had before, where that counts.
+    history: Option<History>,
     /// When it was looked last who is gone, and when it was last written down; CLOCK_MONOTONIC.
     tended_ns: u64,
     written_ns: u64,
@@ -40,7 +44,10 @@ impl Queue {
         let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).collect();
         let claim =
             |waiter: &&Waiter| Claim { is_ordinary: !self.is_urgent(&waiter.asked, waiter.uid), ..waiter.claim };
-        let claims: Vec<Claim> = waiting.iter().map(claim).collect();
+        let mut claims: Vec<Claim> = waiting.iter().map(claim).collect();
+        if let Some(history) = &self.history {
+            history.place(&waiting, &mut claims);
+        }
         order(&claims).into_iter().map(|index| waiting[index]).collect()
     }
 
@@ -97,7 +104,10 @@ impl Queue {
 
     /// All of them, the next one first, as the socket shows them.
     pub fn views(&self) -> Vec<WaitingView> {
-        self.in_order().into_iter().zip(1..).map(|(waiter, place)| waiter.view(place)).collect()
+        let had = |waiter: &Waiter| Some(self.history.as_ref()?.had_ns(&waiter.owner())? / 1_000_000_000);
+        let view =
+            |(waiter, place): (&Waiter, u32)| WaitingView { owner_had_gpu_seconds: had(waiter), ..waiter.view(place) };
+        self.in_order().into_iter().zip(1..).map(view).collect()
     }
 
     /// How long the one has waited that came first.

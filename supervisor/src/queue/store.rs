@@ -142,7 +142,7 @@ mod tests {
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
             waiter.is_over_quota = id == "second";
-            waiter.note_lack(true, 9);
+            waiter.note_lack(9);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
             let gpus = vec![GpuUuid("GPU-1".into())];
@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(shown(&again), [("first".to_owned(), 0, 7), ("second".to_owned(), 1, 8)]);
         assert_eq!(again.records(), queue.records());
         let lacks: Vec<_> = again.in_order().iter().map(|waiter| waiter.lacks_room_since_ns).collect();
-        assert_eq!(lacks, [Some(7), None], "the second one waits for a quota");
+        assert_eq!(lacks, [Some(9), None], "the second one waits for a quota");
         // The team's next one comes behind both.
         let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
         again.join(&serde_json::from_str(&text("third")).unwrap(), 1000, this, 9);

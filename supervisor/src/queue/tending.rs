@@ -80,6 +80,7 @@ impl Leases {
         if book.queue.len() == 0 {
             return;
         }
+        book.queue.history = self.history(&book);
         let now_ns = clock::now_ns();
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut book.queue.tended_ns, now_ns));
         // While this thread stood still the others may have, and nobody could ask.

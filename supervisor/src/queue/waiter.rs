@@ -128,13 +128,11 @@ impl Waiter {
         self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
     }
 
-    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told; who lacks that from the first has waited for it since
-    /// it first came, earlier attempts included. Whether that is new.
-    pub fn note_lack(&mut self, is_new: bool, now_ns: u64) -> bool {
+    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told. Whether that is new.
+    pub fn note_lack(&mut self, now_ns: u64) -> bool {
         let lacks_room = !self.is_over_quota && !self.lacks_host_memory && self.appointment.get_mut().is_none();
-        let since_ns = if is_new { self.claim.since_ns } else { now_ns };
         let before = self.lacks_room_since_ns;
-        self.lacks_room_since_ns = lacks_room.then(|| before.unwrap_or(since_ns));
+        self.lacks_room_since_ns = lacks_room.then(|| before.unwrap_or(now_ns));
         self.lacks_room_since_ns != before
     }
 
@@ -326,6 +324,7 @@ impl Waiter {
             }),
             // Who was let in without a moment has lost it.
             is_at_risk: self.asked.request.deadline.is_some() && appointment.is_none(),
+            owner_had_gpu_seconds: None,
         }
     }
 }
@@ -338,7 +337,12 @@ pub fn asks_the_same(one: &LeaseRequest, other: &LeaseRequest) -> bool {
 
 /// Who takes turns: the team, or who starts it.
 pub fn owner_of(asked: &LeaseRequest, uid: u32) -> String {
-    asked.request.team.as_ref().map_or_else(|| format!("user {uid}"), |team| format!("team {team}"))
+    owner_of_team(asked.request.team.as_deref(), uid)
+}
+
+/// The same of what names this team, or none.
+pub fn owner_of_team(team: Option<&str>, uid: u32) -> String {
+    team.map_or_else(|| format!("user {uid}"), |team| format!("team {team}"))
 }
 
 #[cfg(test)]
@@ -374,12 +378,12 @@ mod tests {
     #[test]
     fn who_lacked_something_else_lacks_room_from_then_on_alone() {
         let mut waiter = waiter();
-        assert!(waiter.note_lack(true, 20 * SECOND) && !waiter.note_lack(false, 21 * SECOND));
-        assert_eq!(waiter.lacks_room_since_ns, Some(10 * SECOND), "from the first");
+        assert!(waiter.note_lack(20 * SECOND) && !waiter.note_lack(21 * SECOND));
+        assert_eq!(waiter.lacks_room_since_ns, Some(20 * SECOND));
         waiter.is_over_quota = true;
-        assert!(waiter.note_lack(false, 22 * SECOND) && waiter.lacks_room_since_ns.is_none());
+        assert!(waiter.note_lack(22 * SECOND) && waiter.lacks_room_since_ns.is_none());
         waiter.is_over_quota = false;
-        assert!(waiter.note_lack(false, 30 * SECOND));
+        assert!(waiter.note_lack(30 * SECOND));
         assert_eq!(waiter.lacks_room_since_ns, Some(30 * SECOND));
     }
 

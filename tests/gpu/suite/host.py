@@ -159,7 +159,8 @@ class Host:
         text += "[lease]\nhold_ms = 0\n"
         # For the stage `spill`.
         text += '[spill]\nmemory = "4GiB"\n'
-        # The ledger goes with what the supervisor makes, so that nothing is left.
+        # The ledger and what is kept for a boot go with what the supervisor makes, so that nothing is left.
+        text += f'[paths]\nstate_dir = "{RUN}/state"\n'
         text += f'[ledger]\npath = "{RUN}/ledger.db"\n[audit]\ndirectory = ""\n'
         text += f"[driver]\nlibrary_dirs = {json.dumps(directories)}\n"
         if self.gpu:

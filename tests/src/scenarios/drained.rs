@@ -19,6 +19,8 @@ const ASKED: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "1
 const PROGRAM_S_XID: u64 = 31;
 /// The GPU has fallen off its bus.
 const DEVICE_S_XID: u64 = 79;
+/// Memory that failed under one program.
+const CONTAINED_XID: u64 = 94;
 /// The number of the check "drained GPUs".
 const CHECK: &str = "24";
 
@@ -99,6 +101,16 @@ fn by_itself(host: &Host) -> Result<()> {
     let only = event.container_id.as_ref().map(|id| id.0.as_str());
     ensure(only == Some(tenant.id.as_str()), || format!("the only container there is not named: {event:?}"))?;
     ensure(state_of(host, &index)? == "ready", || "a program's fault drains a GPU".to_owned())?;
+
+    // Memory that has failed once may be chance.
+    host.note_xid(number, CONTAINED_XID)?;
+    wait_for("an event about memory that has failed", || Ok(told(CONTAINED_XID)?.len() == 1))?;
+    ensure(state_of(host, &index)? == "ready", || "one contained fault drains a GPU".to_owned())?;
+    host.note_xid(number, CONTAINED_XID)?;
+    wait_for("the GPU to be drained for the second", || Ok(state_of(host, &index)? == "draining"))?;
+    let listed = text(&host.gpool(&["gpu", "ls"])?.stdout);
+    ensure(listed.contains("Xid 94, 2 times within a day"), || format!("it says {listed}"))?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", &index])?)?;
 
     host.note_xid(number, DEVICE_S_XID)?;
     wait_for("the GPU to be drained", || Ok(state_of(host, &index)? == "draining"))?;

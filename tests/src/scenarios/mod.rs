@@ -28,6 +28,7 @@ mod engines;
 mod every_verb;
 mod evicted;
 mod executed_anew;
+mod fair_share;
 mod file_leases;
 mod forbidden_gpu;
 mod frozen_holder;

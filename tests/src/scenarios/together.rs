@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 87] = [
+pub const TOGETHER: [&str; 88] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -28,6 +28,7 @@ pub const TOGETHER: [&str; 87] = [
     "reservation",
     "overflow",
     "calm-neighbours",
+    "fair-share",
     "broken-configuration",
     "docker",
     "preemption",

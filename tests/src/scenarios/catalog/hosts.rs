@@ -239,6 +239,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(calm_neighbours::run),
     },
     Scenario {
+        name: "fair-share",
+        what: "among equals in the queue who has had least of GPUs before is first, where that counts",
+        limit_s: 120,
+        run: Place::Inside(fair_share::run),
+    },
+    Scenario {
         name: "overflow",
         what: "a program is told once when the host becomes short of room and once when it is not any more, whoever is restarted meanwhile",
         limit_s: 120,
