@@ -72,7 +72,7 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         return Err(Breach { key, cause });
     }
     if let Some((name, its)) = configuration.team.iter().find(|(_, its)| !(1..=SHARES_MAX).contains(&its.shares)) {
-        let key = format!("team.{name}.shares");
+        let key = format!("{}.shares", dotted("team", name));
         let cause = format!("{key} = {} is out of range; write 1 to {SHARES_MAX}", its.shares);
         return Err(Breach { key, cause });
     }

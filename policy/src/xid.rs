@@ -70,6 +70,8 @@ pub fn of_the_device() -> impl Iterator<Item = u64> {
 /// Faults of memory that ended one program alone count together for so long, in nanoseconds: a day.
 const TOGETHER_NS: u64 = 86_400 * 1_000_000_000;
 
+/// What comes within so long may be one, told of each place that it was in, in nanoseconds.
+const ONE_NS: u64 = 1_000_000_000;
 /// More of them are not remembered.
 const CONTAINED_MOST: usize = 100;
 
@@ -82,6 +84,9 @@ impl Contained {
     /// the GPU and may say that it is well.
     pub fn note(&mut self, most: u32, now_ns: u64) -> bool {
         self.0.retain(|at_ns| now_ns.saturating_sub(*at_ns) < TOGETHER_NS);
+        if self.0.last().is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < ONE_NS) {
+            return false;
+        }
         self.0.push(now_ns);
         let is_enough = most > 0 && self.0.len() >= most as usize;
         if is_enough || self.0.len() >= CONTAINED_MOST {
@@ -100,12 +105,12 @@ mod tests {
         let hour_ns = TOGETHER_NS / 24;
         let mut its = Contained::default();
         assert!(!its.note(2, hour_ns) && its.note(2, 24 * hour_ns), "the second one within a day");
-        assert!(!its.note(2, 25 * hour_ns), "it began anew");
+        assert!(!its.note(2, 25 * hour_ns) && !its.note(2, 25 * hour_ns + 1), "it began anew, and one is told twice");
         assert!(!its.note(2, 49 * hour_ns) && its.note(2, 72 * hour_ns), "a day later the one before is forgotten");
         assert!(Contained::default().note(1, 0));
         let mut its = Contained::default();
         assert!(
-            (0..500).all(|at_ns| !its.note(0, at_ns)) && its.0.len() < CONTAINED_MOST,
+            (0..500).all(|at_s| !its.note(0, at_s * ONE_NS)) && its.0.len() < CONTAINED_MOST,
             "never, and not for ever more"
         );
     }

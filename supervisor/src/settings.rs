@@ -2,8 +2,8 @@
 //! runs keeps its old value until it is started again.
 
 use gpool_configuration::{
-    Audit, Configuration, ConfigurationError, Difference, Driver, Effect, Ledger, Policy, Socket, differences, flat,
-    load,
+    Audit, Configuration, ConfigurationError, Difference, Driver, Effect, Ledger, Policy, Queue, Socket, differences,
+    flat, load,
 };
 use gpool_protocol::{ChangedKey, ConfigurationView, Reloaded};
 use std::path::{Path, PathBuf};
@@ -107,7 +107,10 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         class: wanted.class,
         lease: wanted.lease,
         spill: wanted.spill,
-        queue: if is_counted { wanted.queue } else { old.queue.clone() },
+        queue: Queue {
+            half_life_days: if is_counted { wanted.queue.half_life_days } else { old.queue.half_life_days },
+            ..wanted.queue
+        },
         overflow: wanted.overflow,
         preemption: wanted.preemption,
         latency: wanted.latency,

@@ -67,6 +67,8 @@ pub struct Ledger {
     unwritten: Mutex<Unwritten>,
     /// What was promised to whom; none while there are no budgets, or that could not be read yet. Held by nobody who waits.
     spent: Mutex<Option<Arc<Spent>>>,
+    /// Until when that is, CLOCK_MONOTONIC.
+    spent_until_ns: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -220,6 +222,11 @@ impl Ledger {
         self.spent_now().clone()
     }
 
+    /// Until when that is, CLOCK_MONOTONIC.
+    pub fn spent_until_ns(&self) -> u64 {
+        self.spent_until_ns.load(Ordering::Relaxed)
+    }
+
     fn spent_now(&self) -> MutexGuard<'_, Option<Arc<Spent>>> {
         self.spent.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -299,6 +306,7 @@ impl Inner {
         }
         if let Some(spent) = leases.ledger.spent_now().as_mut() {
             Arc::make_mut(spent).note(&batch, (&facts, product));
+            leases.ledger.spent_until_ns.store(moment.now_ns, Ordering::Relaxed);
         }
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();

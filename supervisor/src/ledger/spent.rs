@@ -18,7 +18,11 @@ const KEPT: usize = 64;
 
 /// Promised time of whole GPUs, an instance by its part of one, by whom and on which day of Unix time, in nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Spent(BTreeMap<Holder, BTreeMap<u64, i128>>);
+pub struct Spent {
+    by_holder: BTreeMap<Holder, BTreeMap<u64, i128>>,
+    /// Of users alone what they had without a team.
+    without_team: BTreeMap<u32, BTreeMap<u64, i128>>,
+}
 
 impl Spent {
     /// What is written down of the last days.
@@ -60,7 +64,7 @@ impl Spent {
             let ns = i128::from(promised_ns(amounts)) * i128::from(slices) / i128::from(of_slices.max(1));
             self.add(&Holder::both(facts.team.as_deref(), facts.uid), key.when.slot.0, ns);
         }
-        for days in self.0.values_mut() {
+        for days in self.by_holder.values_mut().chain(self.without_team.values_mut()) {
             while days.len() > KEPT {
                 days.pop_first();
             }
@@ -76,22 +80,34 @@ impl Spent {
     }
 
     fn add(&mut self, holders: &[Holder; 2], slot_unix_s: u64, ns: i128) {
-        for holder in holders.iter().filter(|_| ns != 0) {
-            *self.0.entry(holder.clone()).or_default().entry(slot_unix_s / DAY_S).or_default() += ns;
+        if ns == 0 {
+            return;
+        }
+        let day = slot_unix_s / DAY_S;
+        for holder in holders {
+            *self.by_holder.entry(holder.clone()).or_default().entry(day).or_default() += ns;
+        }
+        if let [Holder::NoTeam, Holder::User(uid)] = holders {
+            *self.without_team.entry(*uid).or_default().entry(day).or_default() += ns;
         }
     }
 
-    /// What was promised to somebody day by day, and how many days ago each was; in nanoseconds.
-    pub fn by_age(&self, holder: &Holder, unix_s: u64) -> impl Iterator<Item = (u64, u64)> {
-        let today = unix_s / DAY_S;
-        let days = self.0.get(holder).into_iter().flatten();
-        days.map(move |(day, ns)| (today.saturating_sub(*day), u64::try_from((*ns).max(0)).unwrap_or(u64::MAX)))
+    /// What was promised to a team, or to a user without one, day by day, and how many days ago each was; in nanoseconds.
+    pub fn by_age(&self, team: Option<&str>, uid: u32, unix_s: u64) -> impl Iterator<Item = (u64, u64)> {
+        let days = match team {
+            Some(team) => self.by_holder.get(&Holder::Team(team.to_owned())),
+            None => self.without_team.get(&uid),
+        };
+        let aged = move |(day, ns): (&u64, &i128)| {
+            ((unix_s / DAY_S).saturating_sub(*day), u64::try_from((*ns).max(0)).unwrap_or(u64::MAX))
+        };
+        days.into_iter().flatten().map(aged).filter(|(age_days, _)| *age_days <= DAYS)
     }
 
     /// What was promised to somebody on the days from one that begins then to before another, in nanoseconds.
     pub fn between(&self, holder: &Holder, (from_unix_s, to_unix_s): (u64, u64)) -> u64 {
         let span = from_unix_s / DAY_S..to_unix_s / DAY_S;
-        let days = self.0.get(holder).into_iter().flat_map(|days| days.range(span.clone()));
+        let days = self.by_holder.get(holder).into_iter().flat_map(|days| days.range(span.clone()));
         let all: i128 = days.map(|(_, ns)| *ns).sum();
         u64::try_from(all.max(0)).unwrap_or(u64::MAX)
     }

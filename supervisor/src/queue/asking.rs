@@ -142,6 +142,7 @@ impl Leases {
                     self.tell_planned(asked, uid, its);
                 }
                 waiter.appointment.replace(appointment);
+                self.refresh_history(&mut book);
                 true
             }
         };

@@ -3,9 +3,11 @@
 use super::Waiter;
 use super::waiter::owner_of_team;
 use crate::clock;
-use crate::lease::{Book, Holder, Leases, Tally};
+use crate::lease::{Book, Leases, Tally};
 use gpool_policy::fair_share::{decayed_ns, expected_ns, tags};
 use gpool_policy::queue::Claim;
+use gpool_policy::slice::Priority;
+use gpool_protocol::Class;
 use std::collections::BTreeMap;
 
 /// One owner: a team, or a user where none is named.
@@ -16,57 +18,75 @@ struct Had {
     shares: u32,
 }
 
-/// Those that have something waiting.
+/// Those that have something waiting, and for how long containers of each class run at most where they do not say so.
 #[derive(Debug, Default)]
-pub struct History(BTreeMap<String, Had>);
+pub struct History {
+    by_owner: BTreeMap<String, Had>,
+    longest_run_s: Vec<(Class, Option<u64>)>,
+}
 
 impl History {
-    /// Puts what each has had, and what its requests before that one will have, in place of the round.
+    /// Puts what each has had, and what its requests before that one will have, in place of the round. Who is promised nothing takes turns
+    /// with his like: nobody has written down what those had.
     pub fn place(&self, waiting: &[&Waiter], claims: &mut [Claim]) {
         let mut of_owner: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (index, waiter) in waiting.iter().enumerate() {
+        for (index, waiter) in waiting.iter().enumerate().filter(|(index, _)| counts(&claims[*index])) {
             of_owner.entry(waiter.owner()).or_default().push(index);
         }
         for (owner, mut its) in of_owner {
-            let Had { ns, shares } = self.0.get(&owner).copied().unwrap_or(Had { ns: 0, shares: 1 });
+            let Had { ns, shares } = self.by_owner.get(&owner).copied().unwrap_or(Had { ns: 0, shares: 1 });
             its.sort_by_key(|index| claims[*index]);
-            let expected: Vec<u64> = its.iter().map(|index| expected_of(waiting[*index])).collect();
+            let expected: Vec<u64> = its.iter().map(|index| self.expected_of(waiting[*index])).collect();
             for (index, tag) in its.into_iter().zip(tags(ns, shares, &expected)) {
                 claims[index].round = tag;
             }
         }
     }
 
-    /// What an owner has had for each of its shares, in nanoseconds.
-    pub fn had_ns(&self, owner: &str) -> Option<u64> {
-        self.0.get(owner).map(|had| had.ns / u64::from(had.shares.max(1)))
+    /// What the owner of one that waits has had for each of its shares, in nanoseconds, if that counts for it.
+    pub fn had_ns(&self, waiter: &Waiter) -> Option<u64> {
+        let had = self.by_owner.get(&waiter.owner()).filter(|_| counts(&waiter.claim))?;
+        Some(had.ns / u64::from(had.shares.max(1)))
+    }
+
+    /// A request whose size shows only on the GPU counts as a tenth of one, and who stands still for something else than room as nothing:
+    /// those behind it go on.
+    fn expected_of(&self, waiter: &Waiter) -> u64 {
+        let request = &waiter.asked.request;
+        if waiter.is_over_quota || waiter.lacks_host_memory {
+            return 0;
+        }
+        let permille = u64::from(request.fraction_permille.max(100)) * u64::from(request.gpus.max(1));
+        let of_class = || self.longest_run_s.iter().find(|(class, _)| *class == request.class)?.1;
+        expected_ns(permille, request.run_seconds.or_else(of_class), 0)
     }
 }
 
-/// A request whose size shows only on the GPU counts as a tenth of one.
-fn expected_of(waiter: &Waiter) -> u64 {
-    let request = &waiter.asked.request;
-    let permille = u64::from(request.fraction_permille.max(100)) * u64::from(request.gpus.max(1));
-    expected_ns(permille, request.run_seconds, 0)
+fn counts(claim: &Claim) -> bool {
+    claim.priority == Priority::Guaranteed
 }
 
 impl Leases {
+    /// Brings up to date what owners have had, as when somebody joins or is granted something.
+    pub fn refresh_history(&self, book: &mut Book) {
+        book.queue.history = self.history(book);
+    }
+
     /// As it is now; none where it does not count, or the ledger has not been read.
-    pub fn history(&self, book: &Book) -> Option<History> {
+    fn history(&self, book: &Book) -> Option<History> {
         let configuration = self.configuration();
         let half_life_days = u64::from(configuration.queue.half_life_days);
-        if half_life_days == 0 {
+        if half_life_days == 0 || book.queue.waiters.is_empty() {
             return None;
         }
         let (spent, gpus) = (self.ledger.spent()?, self.gpus());
-        let (now_ns, unix_s) = (clock::now_ns(), clock::unix_ms() / 1000);
+        // What runs has had by the ledger what it had when that was written last, and not more.
+        let (until_ns, unix_s) = (self.ledger.spent_until_ns(), clock::unix_ms() / 1000);
         let mut had = BTreeMap::new();
         for waiter in &book.queue.waiters {
             let team = waiter.asked.request.team.as_deref();
-            let [of_team, of_user] = Holder::both(team, waiter.uid);
-            let holder = if team.is_some() { of_team } else { of_user };
             let its = || Had {
-                ns: decayed_ns(spent.by_age(&holder, unix_s), half_life_days),
+                ns: decayed_ns(spent.by_age(team, waiter.uid, unix_s), half_life_days),
                 shares: configuration.shares_of(team),
             };
             had.entry(waiter.owner()).or_insert_with(its);
@@ -75,12 +95,14 @@ impl Leases {
             let record = &lease.record;
             let Some(its) = had.get_mut(&owner_of_team(record.team.as_deref(), record.owner_uid)) else { continue };
             let permille = Tally::of(record, &gpus).amounts().share_permille;
-            let ran_ns = now_ns.saturating_sub(record.begun_ns(now_ns));
+            let ran_ns = until_ns.saturating_sub(record.begun_ns(clock::now_ns()));
             let had_ns = u128::from(ran_ns) * u128::from(permille) / 1000;
             let still_ns = expected_ns(permille, record.run_seconds, u64::try_from(had_ns).unwrap_or(u64::MAX));
             its.ns = its.ns.saturating_add(still_ns);
         }
-        Some(History(had))
+        let longest_run_s = [Class::Latency, Class::Batch, Class::Notebook, Class::Train]
+            .map(|class| (class, self.longest_run_seconds(class)));
+        Some(History { by_owner: had, longest_run_s: longest_run_s.to_vec() })
     }
 }
 
@@ -113,7 +135,7 @@ mod tests {
         let had = |(team, hours, shares): &(&str, u64, u32)| {
             (format!("team {team}"), Had { ns: hours * HOUR_NS, shares: *shares })
         };
-        Some(History(all.iter().map(had).collect()))
+        Some(History { by_owner: all.iter().map(had).collect(), longest_run_s: vec![(Class::Train, Some(7200))] })
     }
 
     #[test]
@@ -147,5 +169,24 @@ mod tests {
         }
         queue.history = had(&[("a", 0, 1), ("b", 0, 1)]);
         assert_eq!(order(&queue), "a1 b1 b2 b3 a2");
+        // Who waits for a quota of its own holds none of its own up, and a class may say how long its containers run.
+        queue.waiters[0].is_over_quota = true;
+        assert_eq!(order(&queue), "a1 a2 b1 b2 b3");
+        queue.waiters[2].asked.request.class = Class::Train;
+        queue.waiters[3].asked.request.class = Class::Train;
+        queue.history = had(&[("a", 0, 4), ("b", 0, 1)]);
+        queue.waiters[0].is_over_quota = false;
+        assert_eq!(order(&queue), "a1 b1 b2 a2 b3", "a quarter of an hour is before twice 0.2, and behind once");
+    }
+
+    #[test]
+    fn who_is_promised_nothing_takes_turns() {
+        let mut queue = Queue::default();
+        for (id, team) in [("a1", "a"), ("a2", "a"), ("b1", "b")] {
+            joins(&mut queue, id, team, 1000, Priority::Scavenger);
+        }
+        queue.history = had(&[("a", 0, 1), ("b", 9, 1)]);
+        assert_eq!(order(&queue), "a1 b1 a2");
+        assert!(queue.views().iter().all(|view| view.owner_had_gpu_seconds.is_none()));
     }
 }

@@ -104,7 +104,7 @@ impl Queue {
 
     /// All of them, the next one first, as the socket shows them.
     pub fn views(&self) -> Vec<WaitingView> {
-        let had = |waiter: &Waiter| Some(self.history.as_ref()?.had_ns(&waiter.owner())? / 1_000_000_000);
+        let had = |waiter: &Waiter| Some(self.history.as_ref()?.had_ns(waiter)? / 1_000_000_000);
         let view =
             |(waiter, place): (&Waiter, u32)| WaitingView { owner_had_gpu_seconds: had(waiter), ..waiter.view(place) };
         self.in_order().into_iter().zip(1..).map(view).collect()

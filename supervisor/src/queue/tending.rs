@@ -49,6 +49,7 @@ impl Leases {
     /// The same of a book that is held.
     pub fn leave_queue_of(&self, book: &mut Book, asked: &LeaseRequest, uid: u32, how: Left) {
         let Some(waiter) = book.queue.leave(asked, uid, how) else { return };
+        self.refresh_history(book);
         self.write_queue(book);
         // That it was taken out has been told.
         if waiter.cancelled_by.is_none() {
@@ -77,10 +78,10 @@ impl Leases {
         let mut book = self.book();
         let urgent = self.overrides.holders(clock::unix_ms());
         book.queue.put_first(urgent);
+        self.refresh_history(&mut book);
         if book.queue.len() == 0 {
             return;
         }
-        book.queue.history = self.history(&book);
         let now_ns = clock::now_ns();
         let pause_ns = now_ns.saturating_sub(std::mem::replace(&mut book.queue.tended_ns, now_ns));
         // While this thread stood still the others may have, and nobody could ask.

@@ -2,7 +2,8 @@
 
 use gpool_configuration::{
     Configuration, HANG_SECONDS_MAX, HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, IDLE_SECONDS_MAX, NOTICE_SECONDS_MAX,
-    PREEMPTION_SECONDS_MAX, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, RUN_SECONDS_MAX, catalogue, flat,
+    PREEMPTION_SECONDS_MAX, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, RUN_SECONDS_MAX, SHARES_MAX,
+    catalogue, flat,
 };
 use serde_json::{Map, Value, json};
 
@@ -124,7 +125,8 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
             "leases": {"type": "integer", "minimum": 0}, "gpu_hours": hours_schema()}}}),
         ("reservation", _) => reservation_schema(),
         ("team", _) => json!({"type": "object", "additionalProperties": {"type": "object",
-            "additionalProperties": false, "properties": {"cost_center": {"type": "string"}}}}),
+            "additionalProperties": false, "properties": {"cost_center": {"type": "string"},
+            "shares": {"type": "integer", "minimum": 1, "maximum": SHARES_MAX}}}}),
         ("rates.price", _) => price_schema(),
         ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => part_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
