@@ -124,7 +124,9 @@ fn regions_are(booted: &Booted, count: usize) -> Result<()> {
 
 /// A supervisor that can neither mount nor ask does not start, and says why.
 fn without_its_mounter(booted: &Booted) -> Result<()> {
-    let alone = "systemctl stop gpool-supervisor && systemctl stop gpool-regions.socket gpool-regions.service && \
+    // Whoever asks on the supervisor's socket meanwhile would start it, and with it what it requires.
+    let alone = "systemctl stop gpool-supervisor.service gpool-supervisor.socket && \
+                 systemctl stop gpool-regions.socket gpool-regions.service && \
                  unshare --mount --propagation slave /usr/sbin/gpool-supervisor";
     let ended = booted.run(&["sh", "-c", alone])?;
     let said = crate::host::text(&ended.stderr);

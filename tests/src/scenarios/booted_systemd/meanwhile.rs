@@ -28,7 +28,8 @@ pub fn a_tenant_dies(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     let leases = tenants.leases()?;
     let pid = passing(booted, tenants)?;
     let before = unit::property(booted, "MainPID")?;
-    booted.sh("systemctl stop gpool-supervisor.service")?;
+    // Its socket, too, or whoever asks meanwhile, as the device plugin and the overflow watch do, starts it again.
+    booted.sh("systemctl stop gpool-supervisor.service gpool-supervisor.socket")?;
     unit::keeps(booted, 0)?;
     dies_and_its_pid_is_taken(booted, &pid)?;
     booted.sh("systemctl start gpool-supervisor.service")?;
