@@ -3,7 +3,7 @@
 //! A burst of one function only says what that function costs. A mixed one says how far the estimates are off
 //! together, which corrects the credit handed out; where they stay far off, every function is measured alone again.
 
-use crate::estimates::{Estimates, LEAST_NS, Work};
+use crate::estimates::{Estimate, Estimates, LEAST_NS, Work};
 
 /// What a first launch is taken to cost before any has been measured.
 pub(crate) const UNKNOWN_NS: u32 = 1_000_000;
@@ -13,6 +13,12 @@ const FIRST_MOST: u64 = 8;
 /// bursts longer, and deep the queue of whatever is estimated well among them.
 const RATIO_LEAST: u64 = 500;
 const RATIO_MOST: u64 = 8000;
+/// A burst that took more than so many times what was expected, and no more than so much longer, may have stood still for turns of
+/// others on the device, of about 2 ms each, which its events enclose. It is believed if one of so many before it was such, too; what
+/// is longer is believed at once, or as much again would be issued.
+const FAR_LONGER: u64 = 2;
+const OTHERS_TURNS_NS: u64 = 6_000_000;
+const LATELY: u32 = 4;
 /// Beyond these a mixed burst's estimates are wrong: by two thirds and by three halves.
 const RATIO_LOW: u64 = 667;
 const RATIO_HIGH: u64 = 1500;
@@ -53,6 +59,8 @@ pub struct Learning {
     first_ns: u32,
     /// EWMA of real over expected cost less 1000, in permille.
     excess_permille: i64,
+    /// Of how many further bursts one that may enclose others' turns is believed.
+    believed: u32,
     wrong_bursts: u32,
     doubt_after_ns: u64,
     doubt_pause_ns: u64,
@@ -61,7 +69,7 @@ pub struct Learning {
 impl Learning {
     /// Nothing learnt. All zero.
     pub const fn new() -> Self {
-        Self { first_ns: 0, excess_permille: 0, wrong_bursts: 0, doubt_after_ns: 0, doubt_pause_ns: 0 }
+        Self { first_ns: 0, excess_permille: 0, believed: 0, wrong_bursts: 0, doubt_after_ns: 0, doubt_pause_ns: 0 }
     }
 
     fn unknown_ns(&self) -> u32 {
@@ -98,10 +106,21 @@ impl Learning {
 
     /// Learns from a finished burst.
     pub fn learn(&mut self, estimates: &Estimates, outcome: &Outcome, now_ns: u64) {
+        let launches = u64::from(outcome.launches);
+        let known = estimates.get(outcome.work).filter(|known| !known.is_stale);
+        let by_itself_ns = || known.map(|known| u64::from(known.cost_ns) * launches);
+        let usual_ns = if outcome.is_mixed { Some(self.real_ns(outcome.expected_ns)) } else { by_itself_ns() };
+        if usual_ns.is_some_and(|usual_ns| may_enclose_others(outcome.length_ns, usual_ns)) {
+            if core::mem::replace(&mut self.believed, LATELY) == 0 {
+                return;
+            }
+        } else {
+            self.believed = self.believed.saturating_sub(1);
+        }
         // One function's own estimate takes up what it can; the correction is for the rest.
         let expected_ns = match outcome.is_mixed {
             true => outcome.expected_ns,
-            false => self.learn_one(estimates, outcome).saturating_mul(outcome.launches.into()),
+            false => self.learn_one(estimates, outcome, known).saturating_mul(launches),
         };
         if outcome.launches < 2 {
             return;
@@ -114,9 +133,9 @@ impl Learning {
     }
 
     /// A burst of one function: what a launch of it is now taken to cost.
-    fn learn_one(&mut self, estimates: &Estimates, outcome: &Outcome) -> u64 {
+    fn learn_one(&mut self, estimates: &Estimates, outcome: &Outcome, known: Option<Estimate>) -> u64 {
         let cost_ns = (outcome.length_ns / u64::from(outcome.launches)).max(LEAST_NS.into());
-        let measured = match estimates.get(outcome.work).filter(|known| !known.is_stale) {
+        let measured = match known {
             // Off by more than twice: the function does something else now.
             Some(known) if (cost_ns / 2..=cost_ns * 2).contains(&known.cost_ns.into()) => {
                 (u64::from(known.cost_ns) * 3 + cost_ns) / 4
@@ -147,6 +166,11 @@ impl Learning {
         self.doubt_after_ns = now_ns + self.doubt_pause_ns;
         (self.wrong_bursts, self.excess_permille) = (0, 0);
     }
+}
+
+/// Whether others' turns may be in `length_ns` where `usual_ns` was expected.
+fn may_enclose_others(length_ns: u64, usual_ns: u64) -> bool {
+    length_ns > usual_ns.saturating_mul(FAR_LONGER) && length_ns - usual_ns <= OTHERS_TURNS_NS
 }
 
 impl Default for Learning {
@@ -180,6 +204,36 @@ mod tests {
         assert_eq!(table.cost_ns(A), 7000, "a quarter of the way from 8000 to 4000");
         learning.learn(&table, &burst(A, 10, 70_000, 50_000_000), 3);
         assert_eq!(table.cost_ns(A), 5_000_000, "far off: believed at once");
+    }
+
+    #[test]
+    fn a_burst_that_is_far_longer_once_is_another_process_turn() {
+        let (table, mut learning) = (Box::new(Estimates::new()), Learning::new());
+        let mut learn = |launches: u32, length_ns: u64| {
+            learning.learn(&table, &burst(A, launches, 1_000_000, length_ns), 1);
+            (table.cost_ns(A), learning.credit_ns(1_000_000))
+        };
+        learn(1, 300_000);
+        for slice in 0..10 {
+            assert_eq!(learn(3, 3_050_000), (300_000, 1_000_000), "slice {slice}");
+            (0..LATELY).for_each(|_| _ = learn(3, 900_000));
+        }
+        assert_eq!(learn(3, 6_000_000).0, 300_000);
+        assert_eq!(learn(3, 6_000_000).0, 2_000_000, "twice in a row: it does something else now");
+        assert_eq!([learn(3, 900_000).0, learn(3, 6_000_000).0], [300_000, 2_000_000], "or one or the other");
+        (0..=LATELY).for_each(|_| _ = learn(3, 900_000));
+        assert_eq!(learn(3, 30_000_000).0, 10_000_000, "longer than anybody's turn");
+    }
+
+    #[test]
+    fn a_mixed_burst_that_is_far_longer_once_corrects_nothing() {
+        let (table, mut learning) = (Box::new(Estimates::new()), Learning::new());
+        let mut credit_ns = |length_ns: u64| {
+            learning.learn(&table, &mixed(900_000, length_ns), 1);
+            learning.credit_ns(1_000_000)
+        };
+        assert_eq!([credit_ns(900_000), credit_ns(3_050_000), credit_ns(900_000)], [1_000_000; 3]);
+        assert!(credit_ns(3_050_000) < 700_000, "again, and soon");
     }
 
     #[test]
