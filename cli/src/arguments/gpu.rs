@@ -26,6 +26,9 @@ pub enum GpuVerb {
         /// some are left then; the GPUs stay drained
         #[arg(long, value_name = "TIME", value_parser = parse_time, allow_hyphen_values = true)]
         wait: Option<u64>,
+        /// Take them then, or at once without --wait, from the containers that are left, as gpool evict does
+        #[arg(long)]
+        evict: bool,
     },
     /// Test GPUs that nobody uses: answers that are known, memory that must keep what is written. What fails takes no new leases, if
     /// [health] drain_on says so. A test gives way at once to whoever comes. The exit code is 1 if a GPU fails or could not be tested

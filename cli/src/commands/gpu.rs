@@ -2,6 +2,7 @@
 
 mod dcgm;
 mod drain;
+mod evict;
 mod test;
 
 use crate::arguments::{Format, GpuVerb};
@@ -35,7 +36,7 @@ const WIDE: [Column; 11] = {
 pub fn run(client: &Client, verb: &GpuVerb) -> Result<(), Failure> {
     match verb {
         GpuVerb::Ls { format } => list(client, *format),
-        GpuVerb::Drain { gpus, reason, wait } => drain::drain(client, gpus, reason, *wait),
+        GpuVerb::Drain { gpus, reason, wait, evict } => drain::drain(client, gpus, reason, (*wait, *evict)),
         GpuVerb::Test(options) => test::test(client, options),
         GpuVerb::Undrain { gpus } => drain::undrain(client, gpus),
     }

@@ -30,6 +30,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let outcome = reload_with(&host, CONFIGURATION)
         .and_then(|()| one(&mut host))
         .and_then(|()| both(&host))
+        .and_then(|()| evicted(&host))
         .and_then(|()| by_itself(&host));
     finish(host, outcome)
 }
@@ -82,6 +83,22 @@ fn both(host: &Host) -> Result<()> {
     is_usage(&again, "is not drained")?;
     is_usage(&host.gpool(&["gpu", "drain", "7"])?, "no GPU \"7\"")?;
     ensure(host.events_of(EventKind::GpuUndrained)?.len() == 2, || "not two GPUs were opened again".to_owned())
+}
+
+/// Who is left when the time is over loses the GPU that is drained, and nobody else loses another.
+fn evicted(host: &Host) -> Result<()> {
+    let left = start(host, "left", "0.6")?;
+    let index = index_of(host, &host.lease_of(&left)?.gpu_uuid)?;
+    let drain = ["gpu", "drain", &index, "--reason", REASON, "--wait", "1s"];
+    let waited = host.gpool(&drain)?;
+    ensure(waited.status.code() == Some(1) && left.is_alive(), || format!("without --evict it says {waited:?}"))?;
+    let said = succeeded("--evict", host.gpool(&[&drain[..], &["--evict"]].concat())?)?;
+    ensure(said.contains(&left.id) && said.ends_with("no lease is left"), || format!("--evict says {said}"))?;
+    let taken = host.events_of(EventKind::LeaseRevoked)?;
+    let whose = taken.first().and_then(|event| event.container_id.as_ref().map(|id| &id.0));
+    ensure(taken.len() == 1 && whose == Some(&left.id), || format!("GPUs were taken: {taken:?}"))?;
+    is_shown(host, &index, "drained")?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", &index])?).map(drop)
 }
 
 /// Of a program's fault is told, with whose it may be; after one of the GPU's own nobody comes there any more.

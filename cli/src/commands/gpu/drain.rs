@@ -1,6 +1,6 @@
 //! `gpool gpu drain` and `gpool gpu undrain`
 
-use super::called;
+use super::{called, evict};
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
 use gpool_protocol::{
@@ -14,12 +14,20 @@ use std::time::{Duration, Instant};
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// For so long a supervisor may be away, as one that is restarted is, before nobody waits any more.
 const AWAY: Duration = Duration::from_secs(60);
+/// What is said when everybody has gone.
+pub(super) const NOBODY: &str = "no lease is left\n";
 
-/// Drains GPUs, and waits `wait_seconds` at most until no lease is on them, if it is to wait.
+/// Drains GPUs, and waits `wait_seconds` at most until no lease is on them, if it is to wait. If it is to `evict`, whoever is left then
+/// loses them.
 ///
 /// # Errors
-/// GPUs that are refused, which do not keep the others from it, but from waiting; or leases that are left when the time is over.
-pub fn drain(client: &Client, gpus: &[String], reason: &str, wait_seconds: Option<u64>) -> Result<(), Failure> {
+/// GPUs that are refused, which do not keep the others from it, but from waiting; or leases that are left in the end.
+pub fn drain(
+    client: &Client,
+    gpus: &[String],
+    reason: &str,
+    (wait_seconds, evict): (Option<u64>, bool),
+) -> Result<(), Failure> {
     let asked = DrainRequest { reason: reason.to_owned() };
     let (mut drained, mut refused) = (Vec::new(), Vec::new());
     for gpu in gpus {
@@ -33,7 +41,14 @@ pub fn drain(client: &Client, gpus: &[String], reason: &str, wait_seconds: Optio
     }
     // Nobody waits for an hour to hear that a name was wrong.
     Failure::of_all(&refused)?;
-    wait_seconds.map_or(Ok(()), |seconds| wait_until_empty(client, &drained, seconds))
+    match (wait_seconds, evict) {
+        (None, false) => Ok(()),
+        (Some(seconds), false) => wait_until_empty(client, &drained, seconds),
+        (wait_seconds, true) => match left_after(client, &drained, wait_seconds.unwrap_or(0))? {
+            left if left.is_empty() => output::print(NOBODY),
+            _ => evict::evict(client, &drained),
+        },
+    }
 }
 
 /// Lets GPUs take leases again.
@@ -92,6 +107,19 @@ fn told(gpu: &DrainedGpu) -> String {
 }
 
 fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<(), Failure> {
+    let left = left_after(client, drained, seconds)?;
+    if left.is_empty() {
+        return output::print(NOBODY);
+    }
+    let sentence = format!("gpool: after {} {}; gpool ps lists them", format_seconds(seconds), left.join(", "));
+    Err(Failure::Refused(ExitStatus::Failed, sentence))
+}
+
+/// What is left on GPUs after so long; nothing as soon as nothing is.
+///
+/// # Errors
+/// Nobody answers, or one of them is not drained any more.
+pub(super) fn left_after(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<Vec<String>, Failure> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut answered = Instant::now();
     loop {
@@ -110,13 +138,8 @@ fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Re
             return Err(Failure::Refused(ExitStatus::Failed, sentence));
         }
         let time = deadline.saturating_duration_since(Instant::now());
-        if left.is_empty() {
-            return output::print("no lease is left\n");
-        }
-        if time.is_zero() {
-            let waited = format_seconds(seconds);
-            let sentence = format!("gpool: after {waited} {}; gpool ps lists them", left.join(", "));
-            return Err(Failure::Refused(ExitStatus::Failed, sentence));
+        if left.is_empty() || time.is_zero() {
+            return Ok(left);
         }
         std::thread::sleep(LOOK_PERIOD.min(time));
     }
