@@ -86,6 +86,9 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
     if let Some((key, cause)) = configuration.latency.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
+    if let Some((key, cause)) = configuration.default_request.out_of_range() {
+        return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
+    }
     if let Some((key, cause)) = configuration.overflow.out_of_range() {
         return Err(Breach { key: key.to_owned(), cause: format!("{key} = {cause}") });
     }
@@ -218,6 +221,9 @@ fn meant(known: &[&str], name: &str) -> String {
 /// of it and nobody else: an upgrade must not end at it.
 pub fn check_strictly(configuration: &Configuration) -> Result<(), Breach> {
     check_absolute(configuration.driver.program_dirs.iter().map(|path| ("driver.program_dirs", path)))?;
+    if let Some((key, cause)) = configuration.default_request.for_nothing() {
+        return Err(Breach { key: key.to_owned(), cause });
+    }
     check_request_keys(configuration)?;
     check_teams(configuration)
 }

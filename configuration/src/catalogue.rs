@@ -74,7 +74,7 @@ impl Effect {
             | "audit.keep_days"
             | "audit.most_mib" => Effect::Reload,
             _ if is_in("policy.env.") => Effect::NextContainerOrReload,
-            _ if is_in("runtime.") => Effect::NextContainer,
+            _ if is_in("runtime.") || is_in("default_request.") => Effect::NextContainer,
             _ if is_in("class.")
                 || is_in("mig.")
                 || is_in("queue.")

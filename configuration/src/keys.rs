@@ -1,6 +1,7 @@
 //! The keys of the configuration file.
 
 use crate::audit::Audit;
+use crate::default_request::DefaultRequest;
 use crate::gpus::Gpus;
 use crate::health::Health;
 use crate::latency::Latency;
@@ -31,6 +32,8 @@ pub struct Configuration {
     pub runtime: Runtime,
     /// Who may ask for what.
     pub policy: Policy,
+    /// What containers have that name no share themselves.
+    pub default_request: DefaultRequest,
     /// What holds for the containers of each class.
     pub class: Classes,
     /// The life of leases.
@@ -233,6 +236,19 @@ pub enum ClassName {
     Notebook,
     /// A training job.
     Train,
+}
+
+impl ClassName {
+    /// In the file, and in requests.
+    #[must_use]
+    pub fn text(self) -> &'static str {
+        match self {
+            ClassName::Latency => "latency",
+            ClassName::Batch => "batch",
+            ClassName::Notebook => "notebook",
+            ClassName::Train => "train",
+        }
+    }
 }
 
 /// `[class]`

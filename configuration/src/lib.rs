@@ -6,6 +6,7 @@
 mod audit;
 mod bounds;
 mod catalogue;
+mod default_request;
 mod error;
 mod flat;
 mod gpus;
@@ -29,6 +30,7 @@ mod windows;
 
 pub use audit::Audit;
 pub use catalogue::{Effect, Key, SHIPPED, catalogue};
+pub use default_request::{DefaultPriority, DefaultRequest};
 pub use error::ConfigurationError;
 pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;

@@ -21,7 +21,7 @@ fn an_unknown_key_is_refused_with_its_line_and_the_known_ones() {
         ("\n[leases]\nhold_ms = 3\n", "line 2", "`lease`"),
         ("[lease]\n\nretention = 3\n", "line 3", "here there are `hold_ms`"),
         ("lease.hld_ms = 3\n", "line 1", "`lease.hold_ms`"),
-        ("nothing_like_it = 1\n", "line 1", "`class`, `driver`, `health`, `latency`, `lease`"),
+        ("nothing_like_it = 1\n", "line 1", "`class`, `default_request`, `driver`, `health`, `latency`, `lease`"),
         ("[[driver.mount]]\nsource = \"/a\"\nread = true\n", "line 3", "`read_only`"),
     ] {
         let error = parsed(text).unwrap_err().to_string();
@@ -65,6 +65,10 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
             "[overflow]\nclear_seconds = 604801\n",
             ["line 2", "overflow.clear_seconds = 604801", "write 0 to 604800 seconds"],
         ),
+        (
+            "[default_request]\nfraction = \"0.009\"\n",
+            ["line 2", "default_request.fraction = \"0.009\"", "write \"0.01\" to \"1\""],
+        ),
         ("[health]\npoll_seconds = 3601\n", ["line 2", "health.poll_seconds = 3601", "0 to 3600 seconds, 0 for never"]),
         ("[health]\nthermal_seconds = 0\n", ["line 2", "health.thermal_seconds = 0", "write 1 to 86400 seconds"]),
         ("[health]\ndrain_on = [\"remap_pending\"]\n", ["line 2", "health.drain_on", "mean \"remap-pending\"?"]),
@@ -87,6 +91,11 @@ fn what_does_nothing_is_refused_by_who_checks_and_keeps_no_host_from_working() {
     for (text, names) in [
         ("[policy.env]\nallow = [\"fraction\", \"prioritty\"]\n", ["line 2", "policy.env.allow", "\"priority\""]),
         ("[policy.env]\nallow = [\"everything\"]\n", ["line 2", "\"everything\"", "fraction, limit"]),
+        (
+            "[default_request]\nclass = \"train\"\n",
+            ["line 2", "default_request.class", "without default_request.fraction"],
+        ),
+        ("[default_request]\nvisible_devices = true\n", ["line 2", "default_request.visible_devices", "write one, or"]),
         ("[driver]\nprogram_dirs = [\"bin\"]\n", ["line 2", "driver.program_dirs", "absolute"]),
     ] {
         let error = checked(text).unwrap_err().to_string();

@@ -40,16 +40,25 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
         }
     }
     let prestart = spec["hooks"]["prestart"].as_array().into_iter().flatten();
-    let legacy = prestart
-        .filter_map(|hook| hook["path"].as_str())
-        .find(|path| LEGACY_HOOKS.iter().any(|name| path.contains(name)));
-    match legacy {
+    match prestart.filter_map(legacy_hook).next() {
         None => Ok(()),
         Some(path) => Err(ErrorBody::new(
             ErrorCode::BundleInvalid,
             format!("the engine added NVIDIA's legacy hook {path}, which would put a driver library over the lease's"),
             "start the container without --gpus; gpool brings the driver itself",
         )),
+    }
+}
+
+/// The path of a hook of NVIDIA's legacy mode.
+fn legacy_hook(hook: &Value) -> Option<&str> {
+    hook["path"].as_str().filter(|path| LEGACY_HOOKS.iter().any(|name| path.contains(name)))
+}
+
+/// Takes out what docker's `--gpus` has added, for a container that has a lease in place of that.
+pub fn without_legacy_hooks(spec: &mut Value) {
+    if let Some(hooks) = spec.pointer_mut("/hooks/prestart").and_then(Value::as_array_mut) {
+        hooks.retain(|hook| legacy_hook(hook).is_none());
     }
 }
 

@@ -63,6 +63,8 @@ pub fn lease_into(
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
     let is_placed = described.placed_by() != Placer::Gpool;
+    let with_default = described.with_default(&configuration.default_request, &configuration.policy.env.allow);
+    let described = with_default.as_ref().unwrap_or(described);
     let bill_of = |team: &str| configuration.cost_center_of(Some(team));
     let of_namespace =
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
@@ -94,7 +96,10 @@ pub fn lease_into(
         pod: described.pod_name(),
     };
     let client = Client::new(&configuration.socket.path);
-    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting)?;
+    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting).map_err(|error| match &with_default {
+        Some(_) => of_default(error),
+        None => error,
+    })?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
@@ -109,6 +114,13 @@ pub fn lease_into(
     }
     loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
     Ok(Some(leased))
+}
+
+/// Nobody looks in a request for what stands nowhere in it.
+fn of_default(error: ErrorBody) -> ErrorBody {
+    let message =
+        format!("{}; the container names no share, and has that of [default_request] on this host", error.message);
+    ErrorBody { message, ..error }
 }
 
 /// Refuses a lease whose files the low-level runtime could not mount. Podman makes a mount namespace of its own for an

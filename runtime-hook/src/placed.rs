@@ -6,12 +6,12 @@
 //! (pkg/device-plugin/nvidiadevice/nvinternal/plugin/server.go), and Volcano's, which is made from it, writes for each GPU how much
 //! memory, and for all how many hundredths of their cores.
 
+use crate::defaults::VISIBLE;
 use gpool_configuration::Placer;
 use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
 use std::collections::BTreeMap;
 
 const PORTIONS: [&str; 2] = ["GPU_PORTION", "RUNAI_NUM_OF_GPUS"];
-const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
 /// The annotation by which KAI has its NRI plugin give GPUs to a container begins with this, and ends with the container's name.
 const OF_NRI: &str = "nvidia.cdi.k8s.io/container.";
 const MEMORY: &str = "CUDA_DEVICE_MEMORY_LIMIT";
@@ -261,7 +261,7 @@ fn gpus(told: Option<&str>, by: Placer) -> Result<Option<Vec<&str>>, ErrorBody> 
 }
 
 /// GPUs by number or UUID, also as CDI devices; none if it is no list of such.
-fn gpus_in(told: &str) -> Option<Vec<&str>> {
+pub fn gpus_in(told: &str) -> Option<Vec<&str>> {
     fn name(device: &str) -> &str {
         device.rsplit_once('=').map_or(device, |(_, name)| name).trim()
     }

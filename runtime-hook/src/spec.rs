@@ -3,9 +3,10 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
+use crate::defaults;
 use crate::placed::{self, given};
 use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
-use gpool_configuration::Placer;
+use gpool_configuration::{DefaultRequest, Placer};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodName, PodPlace, Request, RequestSource};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -52,7 +53,8 @@ const COST_CENTER: &str = "gpool.io/cost-center";
 /// Only a JSON writer that escapes plain letters could hide a request from this; such a container gets no GPU.
 pub fn may_hold_request(bytes: &[u8]) -> bool {
     // Without the slash, which some JSON writers escape.
-    let marks: Vec<&[u8]> = ["gpool.io", "GPOOL_"].into_iter().chain(placed::marks()).map(str::as_bytes).collect();
+    let marks: Vec<&[u8]> =
+        ["gpool.io", "GPOOL_", defaults::VISIBLE].into_iter().chain(placed::marks()).map(str::as_bytes).collect();
     let first = |byte: &u8| marks.iter().any(|mark| mark[0] == *byte);
     bytes.iter().enumerate().any(|(at, byte)| first(byte) && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
 }
@@ -65,6 +67,8 @@ pub struct Described {
     cgroups_path: String,
     /// Who has placed it, if that is not gpool.
     placed_by: Placer,
+    /// Whether it asks for GPUs otherwise than by keys of gpool's.
+    asks_for_gpus: bool,
 }
 
 impl Described {
@@ -77,6 +81,7 @@ impl Described {
             env: env.filter_map(|entry| entry.as_str().map(str::to_owned)).collect(),
             cgroups_path: spec["linux"]["cgroupsPath"].as_str().unwrap_or_default().to_owned(),
             placed_by: Placer::Gpool,
+            asks_for_gpus: false,
         }
     }
 
@@ -127,6 +132,25 @@ impl Described {
         let Some(given) = given(placer, &self.env, &self.annotations, container)? else { return Ok(self) };
         let (annotations, env) = given.laid_over(&self.annotations, &self.env, container)?;
         Ok(Self { annotations, env, placed_by: placer, ..self })
+    }
+
+    /// Whether it asks for GPUs as NVIDIA's runtime has it, where nobody but the host may have something for it.
+    pub fn may_have_default(&self) -> bool {
+        let is_its_own = !self.has_request() && !self.is_sandbox() && !self.is_in_a_pod();
+        is_its_own && self.injected().is_none() && defaults::may_ask(&self.env)
+    }
+
+    /// The same container, which asks for GPUs, said or not.
+    pub fn asking_for_gpus(self) -> Self {
+        Self { asks_for_gpus: true, ..self }
+    }
+
+    /// The same container with what the host has for those that name no share; none if there is nothing to add.
+    pub fn with_default(&self, default: &DefaultRequest, env_allow: &[String]) -> Option<Self> {
+        let is_for_it = (self.asks_for_gpus || self.has_request()) && !self.is_in_a_pod();
+        let annotations =
+            is_for_it.then(|| defaults::laid_under(default, &self.annotations, &self.env, env_allow))??;
+        Some(Self { annotations, ..self.clone() })
     }
 
     /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of

@@ -2,6 +2,8 @@
 
 use crate::argv::{Creation, Invocation, scan};
 use crate::bundle::{Bundle, Config};
+use crate::confinement;
+use crate::edits;
 use crate::leasing::{Applicant, lease_into};
 use crate::low_level::{self, Launch};
 use crate::report::report;
@@ -67,6 +69,8 @@ fn choose(installation: &Installation, invocation: &Invocation) -> Result<PathBu
 fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<PathBuf, ErrorBody> {
     let requested = find_request(creation)?;
     let configuration = gpool_configuration::load(&installation.configuration);
+    // Nor those for which it may have a default, where it cannot be read.
+    let requested = requested.filter(|its| configuration.is_ok() || !its.described.may_have_default());
     let Some(requested) = requested else {
         // A broken configuration must not stop containers that want nothing of gpool. A pod with variables by which schedulers
         // give parts of GPUs wants one, from whoever the configuration says.
@@ -82,7 +86,7 @@ fn prepare_creation(installation: &Installation, creation: &Creation) -> Result<
     Ok(program)
 }
 
-/// A container that asks for a share, or that the scheduler of a cluster may have given one.
+/// A container that asks for a share, or that the scheduler of a cluster may have given one, or the host's configuration.
 struct Requested {
     bundle: Bundle,
     config: Config,
@@ -100,7 +104,7 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
     }
     let spec = bundle.parse(&config)?;
     let described = Described::read(&spec);
-    if !described.has_request() && !described.may_be_placed() {
+    if !described.has_request() && !described.may_be_placed() && !described.may_have_default() {
         return Ok(None);
     }
     Ok(Some(Requested { bundle, config, spec, described }))
@@ -108,9 +112,15 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
-    let described = described.into_placed_by(configuration.policy.placed_by)?;
+    let mut described = described.into_placed_by(configuration.policy.placed_by)?;
     if !described.has_request() {
-        return Ok(());
+        // One that could undo its share is left as it is: a program of root's that looks after GPUs has never asked for one.
+        let is_for_default = configuration.default_request.visible_devices && described.may_have_default();
+        if !is_for_default || !matches!(confinement::is_unenforced(&spec, configuration), Ok(false)) {
+            return Ok(());
+        }
+        described = described.asking_for_gpus();
+        edits::without_legacy_hooks(&mut spec);
     }
     bundle.check_editable(&config)?;
     let container = Applicant {

@@ -104,6 +104,7 @@ fn in_force(old: &Configuration, wanted: &Configuration) -> Configuration {
         runtime: wanted.runtime,
         // What these need is set up at the start: a right that is given up otherwise, and threads.
         policy: Policy { mps: old.policy.mps, timeslice_shares: old.policy.timeslice_shares, ..wanted.policy },
+        default_request: wanted.default_request,
         class: wanted.class,
         lease: wanted.lease,
         spill: wanted.spill,
@@ -230,6 +231,12 @@ mod tests {
             counted_memory_percent = 105
             placed_by = "kai"
             env.allow = []
+            [default_request]
+            fraction = "0.25"
+            memory = "8GiB"
+            class = "notebook"
+            priority = "burst"
+            visible_devices = true
             [lease]
             hold_ms = 1
             [spill]

@@ -3,6 +3,7 @@
 use super::order::Order;
 use super::rights;
 use crate::spec::Described;
+use gpool_configuration::DefaultRequest;
 use gpool_protocol::{ContainerId, ENV_PREFIX, ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -159,9 +160,10 @@ fn user(person: Option<&Person>) -> Value {
     }
 }
 
-/// Refuses a command that asks for nothing: it would run as any other, and who types `gpool run` wants a share.
-pub fn check_asks(described: &Described) -> Result<(), ErrorBody> {
-    if described.has_request() {
+/// Refuses a command that asks for nothing, where the host has nothing for those either: it would run as any other, and who types
+/// `gpool run` wants a share.
+pub fn check_asks(described: &Described, default: &DefaultRequest) -> Result<(), ErrorBody> {
+    if described.has_request() || !default.keys().is_empty() {
         return Ok(());
     }
     Err(nothing_asked())
@@ -172,7 +174,7 @@ pub fn nothing_asked() -> ErrorBody {
     ErrorBody::new(
         ErrorCode::RequestInvalid,
         "gpool run: no share is asked for",
-        "say which, for example gpool run --fraction 0.3 -- COMMAND",
+        "say which, for example gpool run --fraction 0.3 -- COMMAND, or give the host a [default_request]",
     )
 }
 
@@ -189,14 +191,17 @@ mod tests {
     #[test]
     fn a_described_command_asks_and_is_confined() {
         let spec = describe(&order("gpool.io/fraction"), None, "/");
-        assert_eq!(check_asks(&Described::read(&spec)), Ok(()));
+        assert_eq!(check_asks(&Described::read(&spec), &DefaultRequest::default()), Ok(()));
         assert_eq!(is_unenforced(&spec, &Default::default()), Ok(false));
         assert_eq!(crate::edits::check(&spec), Ok(()));
     }
 
     #[test]
     fn a_command_without_a_share_and_a_user_that_is_not_there_are_refused() {
-        assert_presentable(&check_asks(&Described::read(&describe(&order("other"), None, "/"))).unwrap_err());
+        assert_presentable(
+            &check_asks(&Described::read(&describe(&order("other"), None, "/")), &DefaultRequest::default())
+                .unwrap_err(),
+        );
         assert_presentable(&Person::find("no such user").unwrap_err());
         assert_eq!(Person::find("0").unwrap().name, "root");
     }

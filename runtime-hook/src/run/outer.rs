@@ -56,7 +56,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     let configuration = gpool_configuration::load(&Installation::default().configuration);
     let configuration = configuration.map_err(unusable_configuration)?;
     let spec = description::describe(order, person.as_ref(), &description::working_directory()?);
-    description::check_asks(&Described::read(&spec))?;
+    description::check_asks(&Described::read(&spec), &configuration.default_request)?;
     // Before there is something that would be left: a lease, a cgroup, an inner half.
     let signals = Signals::catch().map_err(|error| unprepared("signals cannot be waited for", error))?;
     let id = description::fresh_id();
@@ -99,7 +99,7 @@ fn lease(
     applicant: &Applicant<'_>,
     configuration: &Configuration,
 ) -> Result<(Leased, Value), ErrorBody> {
-    let described = Described::read(&spec);
+    let described = Described::read(&spec).asking_for_gpus();
     let leased = lease_into(&mut spec, &described, applicant, configuration)?;
     Ok((leased.ok_or_else(description::nothing_asked)?, spec))
 }

@@ -16,6 +16,7 @@ mod copies;
 mod cuda_programs;
 mod daemon_reload_vm;
 mod deadline;
+mod default_request;
 mod doctor;
 mod documentation;
 mod downloading;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 88] = [
+pub const TOGETHER: [&str; 89] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -27,6 +27,7 @@ pub const TOGETHER: [&str; 88] = [
     "deadline",
     "reservation",
     "overflow",
+    "default-request",
     "calm-neighbours",
     "fair-share",
     "broken-configuration",

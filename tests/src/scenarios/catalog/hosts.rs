@@ -245,6 +245,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(fair_share::run),
     },
     Scenario {
+        name: "default-request",
+        what: "who names no share has the host's, and so have images of CUDA where it says so; others are as without it",
+        limit_s: 120,
+        run: Place::Inside(default_request::run),
+    },
+    Scenario {
         name: "overflow",
         what: "a program is told once when the host becomes short of room and once when it is not any more, whoever is restarted meanwhile",
         limit_s: 120,

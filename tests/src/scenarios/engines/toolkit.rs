@@ -47,7 +47,15 @@ fn before_gpool(host: &Host) -> Result<()> {
     let refused = ["run", "--rm", "--runtime=toolkit", "-e", "STAND_IN=legacy", "-e", "GPOOL_FRACTION=0.3"];
     let said = docker.refusal(&[&refused[..], &[crate::image::NAME, "true"]].concat())?;
     let is_named = said.contains("/usr/bin/nvidia-container-runtime-hook") && said.contains("without --gpus");
-    ensure(is_named, || format!("the legacy hook: {said}"))
+    ensure(is_named, || format!("the legacy hook: {said}"))?;
+
+    // Whoever says nothing of gpool, where the host has something for that: there is no such hook that could be executed.
+    configure("[default_request]\nfraction = \"0.25\"\nmemory = \"2GiB\"\nvisible_devices = true")?;
+    let gpus = ["-e", "STAND_IN=legacy", "-e", "NVIDIA_VISIBLE_DEVICES=all"];
+    let options = [&["run", "-d", "--runtime=toolkit", "--name", "gpus"], &gpus[..]].concat();
+    docker.text(&[&options[..], &[crate::image::NAME], &COMMAND].concat())?;
+    has_its_lease_and_nothing_else(host, &docker, &docker.container("gpus")?)?;
+    docker.text(&["rm", "-f", "gpus"]).map(drop)
 }
 
 /// The runtime behind gpool injects what NVIDIA_VISIBLE_DEVICES names, which an image may set.
