@@ -1,72 +1,84 @@
-//! What a container has that names no share itself: `[default_request]`, laid under its own keys.
+//! What a container has that names no share itself: `[default_request]`, behind its own keys.
 //!
 //! It may say nothing of gpool at all and ask for GPUs as NVIDIA's runtime has it, by a variable that images of CUDA bring with
-//! them; docker's `--gpus` writes the same one beside the toolkit's hook
-//! (daemon/nvidia_linux.go of moby; the variable is of cmd/nvidia-container-runtime-hook of NVIDIA's container toolkit).
+//! them. docker's `--gpus` writes the same one beside the toolkit's hook, a number of GPUs as the first of them
+//! (daemon/nvidia_linux.go of moby; the variable is of cmd/nvidia-container-runtime-hook of NVIDIA's container toolkit); newer
+//! releases have it be CDI devices, whose edits are the GPUs' nodes and that variable as `void` (nvidia-ctk cdi generate).
 
 use crate::placed::gpus_in;
 use gpool_configuration::DefaultRequest;
-use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX};
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 /// The variable by which a container asks for GPUs in that way.
 pub const VISIBLE: &str = "NVIDIA_VISIBLE_DEVICES";
-/// Keys of a container that say how much it has: with one of them there is nothing to add.
-const SHARES: [&str; 3] = ["fraction", "mode", "mig-profile"];
+/// Modes without a share of a GPU.
+const WITHOUT_SHARE: [&str; 3] = ["exclusive", "timeslice", "mig"];
 /// GPUs that it names.
 const DEVICE: &str = "device";
 const GPUS: &str = "gpus";
 
-/// Whether it may ask for GPUs in NVIDIA's way; which it asks for, [`asked_for`] says.
-pub fn may_ask(env: &[String]) -> bool {
-    asked_for(env).is_some()
+/// GPUs that a container asks for in NVIDIA's way.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted<'a> {
+    /// One that has room.
+    Any,
+    /// So many.
+    Count(usize),
+    /// These, by number or UUID.
+    These(BTreeSet<&'a str>),
 }
 
-/// The GPUs that a container asks for in NVIDIA's way, none of them named where any will do. None if it asks for none, or for what
-/// is no GPU as a whole.
-fn asked_for(env: &[String]) -> Option<Vec<&str>> {
+/// What the environment asks for in that way, with the GPUs' nodes beside it or docker's hook. None if it asks for nothing, or for
+/// what is no GPU as a whole.
+pub fn wanted(env: &[String], has_nodes: bool, has_hook: bool) -> Option<Wanted<'_>> {
     let told = env.iter().rev().find_map(|entry| entry.strip_prefix(VISIBLE)?.strip_prefix('='))?.trim();
-    match told {
-        "" | "void" | "none" => None,
-        "all" => Some(Vec::new()),
-        named => gpus_in(named),
+    let named = match told {
+        "all" => return Some(Wanted::Any),
+        "void" if has_nodes => return Some(Wanted::Any),
+        "" | "void" | "none" => return None,
+        named => gpus_in(named)?,
+    };
+    let is_count = has_hook && named.iter().enumerate().all(|(place, name)| *name == place.to_string());
+    match named.len() {
+        1 if is_count => Some(Wanted::Any),
+        count if is_count => Some(Wanted::Count(count)),
+        _ => Some(Wanted::These(named.into_iter().collect())),
     }
 }
 
-/// The annotations of a container with what it does not say itself; none if there is nothing to add. `env_allow` is what its
-/// environment may ask for.
-pub fn laid_under(
+/// What a container is given for what it does not say itself; `said` are its own keys. None if it names a share.
+pub fn for_the_rest<'a>(
     default: &DefaultRequest,
-    annotations: &BTreeMap<String, String>,
-    env: &[String],
-    env_allow: &[String],
-) -> Option<BTreeMap<String, String>> {
-    let keys = default.keys();
-    let is_said_by = |entry: &String, key: &str| {
-        let name = entry.split_once('=').and_then(|(name, _)| name.strip_prefix(ENV_PREFIX));
-        name.is_some_and(|name| name.to_ascii_lowercase().replace('_', "-") == key)
-    };
-    let says = |key: &str| {
-        annotations.contains_key(&format!("{ANNOTATION_PREFIX}{key}")) || env.iter().any(|entry| is_said_by(entry, key))
-    };
-    if keys.is_empty() || SHARES.iter().any(|key| says(key)) {
+    said: impl Fn(&str) -> Option<&'a str>,
+) -> Option<Vec<(&'static str, String)>> {
+    let mode = said("mode").map(str::trim);
+    let names_a_share = said("fraction").is_some() || said("mig-profile").is_some();
+    if names_a_share || mode.is_some_and(|mode| WITHOUT_SHARE.contains(&mode)) {
         return None;
     }
-    let mut all = annotations.clone();
-    let added = keys.into_iter().chain(named(env, env_allow)).filter(|(key, _)| !says(key));
-    all.extend(added.map(|(key, value)| (format!("{ANNOTATION_PREFIX}{key}"), value)));
-    Some(all)
+    // What does not go with its own words is not what it would have said.
+    let goes = |key: &str| match key {
+        "class" => said("p99").is_none(),
+        "priority" => said("deadline").is_none() && mode != Some("mps"),
+        _ => true,
+    };
+    let keys: Vec<_> = default.keys().into_iter().filter(|(key, _)| said(key).is_none() && goes(key)).collect();
+    (!keys.is_empty()).then_some(keys)
 }
 
-/// The GPUs that the environment names in NVIDIA's way, as far as it may.
-fn named(env: &[String], env_allow: &[String]) -> Vec<(&'static str, String)> {
-    let gpus = asked_for(env).unwrap_or_default();
-    let needed: &[&str] = if gpus.len() == 1 { &[DEVICE] } else { &[DEVICE, GPUS] };
-    let may = needed.iter().all(|key| env_allow.iter().any(|allowed| allowed == key));
-    match may && !gpus.is_empty() {
-        true => vec![(DEVICE, gpus.join(",")), (GPUS, gpus.len().to_string())],
-        false => Vec::new(),
-    }
+/// The keys for the GPUs that it asks for in NVIDIA's way, as far as its environment may.
+pub fn on(wanted: &Wanted<'_>, env_allow: &[String]) -> Vec<(&'static str, String)> {
+    let keys = match wanted {
+        Wanted::Any => Vec::new(),
+        Wanted::Count(count) => vec![(GPUS, count.to_string())],
+        Wanted::These(names) => {
+            let all: Vec<&str> = names.iter().copied().collect();
+            let count = (all.len() > 1).then(|| (GPUS, all.len().to_string()));
+            [(DEVICE, all.join(","))].into_iter().chain(count).collect()
+        }
+    };
+    let may = keys.iter().all(|(key, _)| env_allow.iter().any(|allowed| allowed == key));
+    if may { keys } else { Vec::new() }
 }
 
 #[cfg(test)]
@@ -74,61 +86,78 @@ mod tests {
     use super::*;
 
     fn default() -> DefaultRequest {
-        let text = "[default_request]\nfraction = \"0.25\"\nmemory = \"8GiB\"\nclass = \"notebook\"\n";
+        let text =
+            "[default_request]\nfraction = \"0.25\"\nmemory = \"8GiB\"\nclass = \"notebook\"\npriority = \"burst\"\n";
         gpool_configuration::parse(std::path::Path::new("/etc/gpool/config.toml"), text).unwrap().default_request
     }
 
-    /// What is added, in words.
-    fn added(default: &DefaultRequest, annotations: &[(&str, &str)], env: &[&str], allow: &[&str]) -> Option<String> {
-        let own: BTreeMap<String, String> =
-            annotations.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-        let texts = |texts: &[&str]| -> Vec<String> { texts.iter().map(|text| (*text).to_owned()).collect() };
-        let all = laid_under(default, &own, &texts(env), &texts(allow))?;
-        assert!(own.iter().all(|(key, value)| all.get(key) == Some(value)));
-        let new = all.iter().filter(|(key, _)| !own.contains_key(*key));
-        let words: Vec<String> =
-            new.map(|(key, value)| format!("{}={value}", &key[ANNOTATION_PREFIX.len()..])).collect();
-        Some(words.join(" "))
+    fn words(keys: &[(&'static str, String)]) -> String {
+        keys.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    }
+
+    /// What is given to one that says these keys.
+    fn given(own: &[(&str, &'static str)]) -> Option<String> {
+        let said = |key: &str| own.iter().find(|(its, _)| *its == key).map(|(_, value)| *value);
+        for_the_rest(&default(), said).map(|keys| words(&keys))
     }
 
     #[test]
     fn who_names_no_share_has_the_default_and_keeps_what_it_says() {
-        let of = |annotations: &[(&str, &str)], env: &[&str]| added(&default(), annotations, env, &[]);
-        let whole = Some("class=notebook fraction=0.25 memory=8GiB".to_owned());
-        assert_eq!(of(&[], &[]), whole);
-        assert_eq!(of(&[("gpool.io/team", "vision")], &[]), whole);
-        assert_eq!(of(&[], &["GPOOL_MEMORY=4GiB"]).as_deref(), Some("class=notebook fraction=0.25"));
-        assert_eq!(of(&[("gpool.io/class", "train")], &[]).as_deref(), Some("fraction=0.25 memory=8GiB"));
-        for share in ["GPOOL_FRACTION=0.5", "GPOOL_MODE=exclusive", "GPOOL_MIG_PROFILE=1g.10gb"] {
-            assert_eq!(of(&[], &[share]), None);
+        let whole = "fraction=0.25 memory=8GiB class=notebook priority=burst";
+        assert_eq!(given(&[]).as_deref(), Some(whole));
+        assert_eq!(given(&[("team", "vision"), ("mode", "slice")]).as_deref(), Some(whole));
+        let own = [("memory", "4GiB"), ("class", "train")];
+        assert_eq!(given(&own).as_deref(), Some("fraction=0.25 priority=burst"));
+        for share in [("fraction", "0.5"), ("mode", "exclusive"), ("mode", "timeslice"), ("mig-profile", "1g.10gb")] {
+            assert_eq!(given(&[share]), None);
         }
-        assert_eq!(of(&[("gpool.io/fraction", "0.5")], &["NVIDIA_VISIBLE_DEVICES=all"]), None);
-        assert_eq!(added(&DefaultRequest::default(), &[("gpool.io/team", "vision")], &[], &[]), None);
+        assert_eq!(for_the_rest(&DefaultRequest::default(), |_| None), None);
+    }
+
+    #[test]
+    fn what_would_not_go_with_its_own_words_is_left_out() {
+        assert_eq!(given(&[("p99", "20ms")]).as_deref(), Some("fraction=0.25 memory=8GiB priority=burst"));
+        assert_eq!(given(&[("deadline", "6h")]).as_deref(), Some("fraction=0.25 memory=8GiB class=notebook"));
+        assert_eq!(given(&[("mode", "mps")]).as_deref(), Some("fraction=0.25 memory=8GiB class=notebook"));
+    }
+
+    /// What is asked for in NVIDIA's way, as keys.
+    fn asked(told: &str, has_nodes: bool, has_hook: bool) -> Option<String> {
+        let env = [format!("{VISIBLE}={told}")];
+        let allow = ["device", "gpus"].map(str::to_owned);
+        wanted(&env, has_nodes, has_hook).map(|wanted| words(&on(&wanted, &allow)))
     }
 
     #[test]
     fn nvidias_variable_asks_for_gpus_and_names_them() {
-        let of = |told: &str| {
-            let env = [format!("{VISIBLE}={told}")];
-            let named = added(&default(), &[], &[&env[0]], &["device", "gpus"]).unwrap_or_default();
-            may_ask(&env)
-                .then(|| named.replace("class=notebook ", "").replace(" fraction=0.25", "").replace(" memory=8GiB", ""))
-        };
-        assert_eq!(of("all").as_deref(), Some("fraction=0.25"));
-        assert_eq!(of("GPU-5131").as_deref(), Some("device=GPU-5131 gpus=1"));
-        assert_eq!(of(" 0,1").as_deref(), Some("device=0,1 gpus=2"));
+        let of = |told: &str| asked(told, false, false);
+        assert_eq!(of("all").as_deref(), Some(""));
+        assert_eq!(of("GPU-5131").as_deref(), Some("device=GPU-5131"));
+        assert_eq!(of(" 0,1,0").as_deref(), Some("device=0,1 gpus=2"));
         for nothing in ["", "none", "void", "MIG-1", "all,0"] {
             assert_eq!(of(nothing), None, "{nothing:?}");
         }
         let both = ["all", "void"].map(|told| format!("{VISIBLE}={told}"));
-        assert!(!may_ask(&both) && !may_ask(&["A=1".to_owned()]), "what a program sees is the last");
+        assert_eq!(wanted(&both, false, false), None, "what a program sees is the last");
+        assert_eq!(wanted(&["A=1".to_owned()], true, false), None, "somebody has brought a node by hand");
+    }
+
+    #[test]
+    fn docker_s_gpus_are_counted_or_are_devices() {
+        let of = |told: &str| asked(told, false, true);
+        assert_eq!([of("0"), of("all")], [Some(String::new()), Some(String::new())]);
+        assert_eq!(of("0,1").as_deref(), Some("gpus=2"));
+        assert_eq!(of("1").as_deref(), Some("device=1"));
+        assert_eq!(asked("void", true, false).as_deref(), Some(""), "by CDI");
     }
 
     #[test]
     fn an_environment_that_may_name_no_gpus_has_any() {
-        let of = |told: &str, allow: &[&str]| added(&default(), &[], &[told], allow).unwrap().contains("device=");
-        let (one, two) = ("NVIDIA_VISIBLE_DEVICES=0", "NVIDIA_VISIBLE_DEVICES=0,1");
-        assert_eq!([of(two, &["device", "gpus"]), of(two, &["device"]), of(one, &["device"])], [true, false, true]);
-        assert!(!of(one, &[]));
+        let env = [format!("{VISIBLE}=0,1")];
+        let of = |allow: &[&str]| {
+            let allow: Vec<String> = allow.iter().map(|key| (*key).to_owned()).collect();
+            words(&on(&wanted(&env, false, false).unwrap(), &allow))
+        };
+        assert_eq!([of(&["device", "gpus"]).as_str(), &of(&["device"]), &of(&[])], ["device=0,1 gpus=2", "", ""]);
     }
 }

@@ -39,8 +39,7 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
             ));
         }
     }
-    let prestart = spec["hooks"]["prestart"].as_array().into_iter().flatten();
-    match prestart.filter_map(legacy_hook).next() {
+    match legacy_hooks(spec).next() {
         None => Ok(()),
         Some(path) => Err(ErrorBody::new(
             ErrorCode::BundleInvalid,
@@ -53,6 +52,15 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
 /// The path of a hook of NVIDIA's legacy mode.
 fn legacy_hook(hook: &Value) -> Option<&str> {
     hook["path"].as_str().filter(|path| LEGACY_HOOKS.iter().any(|name| path.contains(name)))
+}
+
+fn legacy_hooks(spec: &Value) -> impl Iterator<Item = &str> {
+    spec["hooks"]["prestart"].as_array().into_iter().flatten().filter_map(legacy_hook)
+}
+
+/// Whether docker's `--gpus` has added one.
+pub fn has_legacy_hook(spec: &Value) -> bool {
+    legacy_hooks(spec).next().is_some()
 }
 
 /// Takes out what docker's `--gpus` has added, for a container that has a lease in place of that.

@@ -29,6 +29,8 @@ pub struct Applicant<'a> {
     pub asked_for_parent: bool,
     /// Whether nothing starts again under this id, so that its place need not be kept.
     pub starts_once: bool,
+    /// Whether it asks for GPUs also where it says nothing of gpool.
+    pub asks_for_gpus: bool,
     /// The name of the program that makes the container.
     pub maker: String,
     /// Told once if it has to wait for room.
@@ -63,13 +65,15 @@ pub fn lease_into(
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
     let is_placed = described.placed_by() != Placer::Gpool;
-    let with_default = described.with_default(&configuration.default_request, &configuration.policy.env.allow);
+    let allow = &configuration.policy.env.allow;
+    let with_default = described.with_default(&configuration.default_request, applicant.asks_for_gpus, allow);
     let described = with_default.as_ref().unwrap_or(described);
+    let of_default = |error| if described.has_default() { of_default(error) } else { error };
     let bill_of = |team: &str| configuration.cost_center_of(Some(team));
     let of_namespace =
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
-    let source = of_namespace.as_ref().unwrap_or(described).source(&configuration.policy.env.allow);
-    let Some(request) = Request::read(source)? else { return Ok(None) };
+    let source = of_namespace.as_ref().unwrap_or(described).source(allow);
+    let Some(request) = Request::read(source).map_err(of_default)? else { return Ok(None) };
     if configuration.policy.counted_pods && !is_placed {
         described.must_be_counted(&request)?;
     }
@@ -96,10 +100,7 @@ pub fn lease_into(
         pod: described.pod_name(),
     };
     let client = Client::new(&configuration.socket.path);
-    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting).map_err(|error| match &with_default {
-        Some(_) => of_default(error),
-        None => error,
-    })?;
+    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting).map_err(of_default)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
@@ -114,6 +115,13 @@ pub fn lease_into(
     }
     loader_cache::enter(&image, &edits::file_names(&granted.edits), &leased.lease);
     Ok(Some(leased))
+}
+
+/// Whether a container could have a share, and not undo it, whatever it is.
+pub fn can_be_leased(spec: &Value, bundle: &Path, configuration: &Configuration) -> bool {
+    let image = || Image::open(&edits::root_path(spec, bundle)?).and_then(|image| edits::check_image(&image));
+    let is_fit = || edits::check(spec).and_then(|()| edits::check_dev(spec)).and_then(|()| image());
+    matches!(confinement::is_unenforced(spec, configuration), Ok(false)) && is_fit().is_ok()
 }
 
 /// Nobody looks in a request for what stands nowhere in it.

@@ -27,6 +27,7 @@ fn asked(placer: Placer, env: &[&str], annotations: &[(&str, &str)]) -> Result<O
         env_allow: &env_allow,
         container_name: Some("web"),
         annotations_from_image: false,
+        defaults: &[],
     };
     Request::read(source)
 }

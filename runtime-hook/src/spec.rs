@@ -3,11 +3,14 @@
 //! Fields are looked up one by one in the JSON value, so that one which gpool does not know, or an enum value
 //! that is newer than this build, disturbs nothing.
 
-use crate::defaults;
+use crate::defaults::{self, Wanted};
+use crate::edits;
 use crate::placed::{self, given};
 use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
 use gpool_configuration::{DefaultRequest, Placer};
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, PodName, PodPlace, Request, RequestSource};
+use gpool_protocol::{
+    ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, LeaseId, PodName, PodPlace, Request, RequestSource,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
@@ -59,6 +62,12 @@ pub fn may_hold_request(bytes: &[u8]) -> bool {
     bytes.iter().enumerate().any(|(at, byte)| first(byte) && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
 }
 
+/// Whether a device of config.json is `/dev/nvidia0` or the like.
+fn is_node_of_gpu(device: &Value) -> bool {
+    let number = device["path"].as_str().and_then(|path| path.strip_prefix("/dev/nvidia"));
+    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// The parts of config.json from which a request is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Described {
@@ -67,8 +76,12 @@ pub struct Described {
     cgroups_path: String,
     /// Who has placed it, if that is not gpool.
     placed_by: Placer,
-    /// Whether it asks for GPUs otherwise than by keys of gpool's.
-    asks_for_gpus: bool,
+    /// What the host has for it.
+    defaults: Vec<(&'static str, String)>,
+    /// Whether its engine gives it nodes of GPUs, by CDI or by hand.
+    has_nodes: bool,
+    /// Whether it adds NVIDIA's legacy hook.
+    has_hook: bool,
 }
 
 impl Described {
@@ -81,7 +94,9 @@ impl Described {
             env: env.filter_map(|entry| entry.as_str().map(str::to_owned)).collect(),
             cgroups_path: spec["linux"]["cgroupsPath"].as_str().unwrap_or_default().to_owned(),
             placed_by: Placer::Gpool,
-            asks_for_gpus: false,
+            defaults: Vec::new(),
+            has_nodes: spec["linux"]["devices"].as_array().into_iter().flatten().any(is_node_of_gpu),
+            has_hook: edits::has_legacy_hook(spec),
         }
     }
 
@@ -93,6 +108,7 @@ impl Described {
             env_allow,
             container_name: self.container_name(),
             annotations_from_image: copies_annotations_of_images(&self.annotations),
+            defaults: &self.defaults,
         }
     }
 
@@ -137,20 +153,40 @@ impl Described {
     /// Whether it asks for GPUs as NVIDIA's runtime has it, where nobody but the host may have something for it.
     pub fn may_have_default(&self) -> bool {
         let is_its_own = !self.has_request() && !self.is_sandbox() && !self.is_in_a_pod();
-        is_its_own && self.injected().is_none() && defaults::may_ask(&self.env)
+        is_its_own && self.injected().is_none() && self.wanted().is_some()
     }
 
-    /// The same container, which asks for GPUs, said or not.
-    pub fn asking_for_gpus(self) -> Self {
-        Self { asks_for_gpus: true, ..self }
+    fn wanted(&self) -> Option<Wanted<'_>> {
+        defaults::wanted(&self.env, self.has_nodes, self.has_hook)
     }
 
-    /// The same container with what the host has for those that name no share; none if there is nothing to add.
-    pub fn with_default(&self, default: &DefaultRequest, env_allow: &[String]) -> Option<Self> {
-        let is_for_it = (self.asks_for_gpus || self.has_request()) && !self.is_in_a_pod();
-        let annotations =
-            is_for_it.then(|| defaults::laid_under(default, &self.annotations, &self.env, env_allow))??;
-        Some(Self { annotations, ..self.clone() })
+    /// The same container with what the host has for those that name no share; none if there is nothing for it. One that says nothing
+    /// of gpool has it if it `asks_for_gpus`.
+    pub fn with_default(&self, default: &DefaultRequest, asks_for_gpus: bool, env_allow: &[String]) -> Option<Self> {
+        let has_request = self.has_request();
+        if self.is_in_a_pod() || !(has_request || asks_for_gpus) {
+            return None;
+        }
+        let mut defaults = defaults::for_the_rest(default, |key| self.said(key))?;
+        if !has_request && let Some(wanted) = self.wanted() {
+            defaults.extend(defaults::on(&wanted, env_allow));
+        }
+        Some(Self { defaults, ..self.clone() })
+    }
+
+    /// The value of a key that is for all containers.
+    fn said(&self, key: &str) -> Option<&str> {
+        let is_it = |entry: &&String| {
+            let name = entry.split('=').next().and_then(|name| name.strip_prefix(ENV_PREFIX));
+            name.is_some_and(|name| name.to_ascii_lowercase().replace('_', "-") == key)
+        };
+        let in_env = || self.env.iter().rev().find(is_it)?.split_once('=').map(|(_, value)| value);
+        self.annotations.get(&format!("{ANNOTATION_PREFIX}{key}")).map(String::as_str).or_else(in_env)
+    }
+
+    /// Whether that has been given to it.
+    pub fn has_default(&self) -> bool {
+        !self.defaults.is_empty()
     }
 
     /// Which container of a pod it is, if the engine says so. An engine overwrites its own annotations and passes others of
@@ -281,191 +317,5 @@ pub fn verify_injected(spec: &Value, lease: &LeaseId) -> Result<(), ErrorBody> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::report::assert_presentable;
-    use serde_json::json;
-
-    #[test]
-    fn a_request_is_seen_in_annotations_and_env_only() {
-        let annotated = json!({"annotations": {"gpool.io/fraction": "0.3"}, "process": null});
-        let env = json!({"process": {"env": ["A=1", "GPOOL_FRACTION=0.3", 7]}, "annotations": null});
-        for spec in [&annotated, &env] {
-            assert!(may_hold_request(spec.to_string().as_bytes()));
-            assert!(Described::read(spec).has_request());
-        }
-        let elsewhere = json!({"process": {"args": ["echo", "GPOOL_FRACTION=1"]}, "annotations": {"x": "gpool.io/a"}});
-        assert!(!Described::read(&elsewhere).has_request());
-        for spec in [json!({}), json!([]), json!(null), json!({"annotations": 3, "process": {"env": "GPOOL_X=1"}})] {
-            assert!(!Described::read(&spec).has_request());
-        }
-        assert!(!may_hold_request(br#"{"process":{"env":["PATH=/g","gpool=1"]}}"#));
-        assert!(may_hold_request(br#"{"gpool.io\/fraction":"1"}"#));
-    }
-
-    #[test]
-    fn a_sandbox_asks_for_nothing_and_a_container_knows_its_name() {
-        for key in SANDBOX_MARKS {
-            let mut spec = json!({"annotations": {"gpool.io/fraction": "0.3", key: "sandbox"}});
-            assert!(!Described::read(&spec).has_request());
-            spec["annotations"][key] = json!("container");
-            assert!(Described::read(&spec).has_request());
-        }
-        for key in NAMES_IN_POD {
-            let pod = |name: &str| json!({"annotations": {"gpool.io/fraction.web": "0.3", key: name}});
-            assert!(Described::read(&pod("web")).has_request() && !Described::read(&pod("log")).has_request());
-            let described = Described::read(&json!({"annotations": {key: "web"}}));
-            assert_eq!(described.source(&[]).container_name, Some("web"));
-        }
-    }
-
-    #[test]
-    fn a_container_of_a_pod_is_told_by_its_engine_alone() {
-        let [containerd, crio] = PLACES_IN_POD;
-        let in_pod = |annotations: &Value| Described::read(&json!({"annotations": annotations})).in_pod();
-        for PodKeys { sandbox, container: name, namespace, pod } in [containerd, crio] {
-            let place = PodPlace { sandbox_id: "5a".into(), container_name: "web".into() };
-            assert_eq!(in_pod(&json!({sandbox: "5a", name: "web"})), Some(place));
-            assert_eq!(in_pod(&json!({sandbox: "5a"})), None);
-            let called = |pod_name: &str| {
-                let annotations = json!({sandbox: "5a", name: "web", namespace: "ml", pod: pod_name});
-                Described::read(&json!({"annotations": annotations})).pod_name().map(|name| name.to_string())
-            };
-            assert_eq!((called("train-0").as_deref(), called("a b")), (Some("ml/train-0/web"), None));
-            assert_eq!(in_pod(&json!({sandbox: "5a", name: "a b"})), None);
-            let image = json!({sandbox: "5a", name: "web", "io.podman.annotations.privileged": "FALSE"});
-            assert_eq!(in_pod(&image), None);
-        }
-        let both = json!({containerd.sandbox: "5a", containerd.container: "web", crio.sandbox: "other"});
-        assert_eq!(in_pod(&both), None, "one of them is not the engine's");
-        assert_eq!(in_pod(&json!({})), None);
-    }
-
-    #[test]
-    fn the_namespace_of_a_pod_is_its_team_by_its_engine_s_word_alone() {
-        let read = |annotations: Value| Described::read(&json!({"annotations": annotations}));
-        let team = |annotations: Value| {
-            let described = read(annotations).with_namespace_as_team(|_| None)?;
-            let request = gpool_protocol::Request::read(described.source(&["fraction".to_owned()]))?;
-            Ok::<_, ErrorBody>(request.and_then(|request| request.team))
-        };
-        let [containerd, crio] = PLACES_IN_POD;
-        for keys in [containerd, crio] {
-            let pod = |more: Value| {
-                let mut all = json!({keys.sandbox: "5a", keys.container: "web", keys.namespace: "vision", "gpool.io/fraction": "0.3"});
-                let more = more.as_object().cloned().unwrap_or_default();
-                all.as_object_mut().unwrap().extend(more);
-                all
-            };
-            assert_eq!(team(pod(json!({}))).unwrap().as_deref(), Some("vision"));
-            for same in ["gpool.io/team", "gpool.io/team.web"] {
-                assert_eq!(team(pod(json!({same: "vision"}))).unwrap().as_deref(), Some("vision"));
-                let error = team(pod(json!({same: "speech"}))).unwrap_err();
-                assert_eq!(error.code, ErrorCode::RequestNotAllowed);
-                assert_presentable(&error);
-                assert!(error.message.contains("\"speech\"") && error.message.contains("\"vision\""), "{error:?}");
-            }
-            let mut unnamed = pod(json!({}));
-            unnamed.as_object_mut().unwrap().remove(keys.namespace);
-            assert_presentable(&team(unnamed).unwrap_err());
-        }
-        let both = json!({
-            containerd.sandbox: "5a", containerd.namespace: "vision", crio.sandbox: "x", "gpool.io/fraction": "0.3"
-        });
-        assert!(team(both).is_err(), "one of them is not the engine's");
-        let alone = json!({"gpool.io/fraction": "0.3", "gpool.io/team": "speech", crio.namespace: "vision"});
-        assert_eq!(team(alone).unwrap().as_deref(), Some("speech"), "in no pod its word counts");
-        let podman =
-            |keys: PodKeys| json!({"gpool.io/fraction": "0.3", "io.container.manager": "libpod", keys.sandbox: "5a"});
-        assert_eq!(team(podman(crio)).unwrap(), None);
-        assert!(team(podman(containerd)).is_err(), "anybody can say that under containerd");
-        let image =
-            json!({"gpool.io/fraction": "0.3", "io.podman.annotations.privileged": "FALSE", crio.sandbox: "5a"});
-        assert!(team(image).is_err(), "and that under CRI-O");
-    }
-
-    #[test]
-    fn who_is_in_no_pod_is_placed_by_nobody() {
-        let env = ["NVIDIA_VISIBLE_DEVICES=GPU-51", "GPU_PORTION=0.5"];
-        let read = |annotations: Value, path: &str| {
-            Described::read(&json!({
-                "annotations": annotations, "process": {"env": env}, "linux": {"cgroupsPath": path}
-            }))
-        };
-        let [containerd, _] = PLACES_IN_POD;
-        let pod = json!({containerd.sandbox: "5a", containerd.container: "web"});
-        let by_kai = |described: Described| described.into_placed_by(Placer::Kai).unwrap();
-        let placed = by_kai(read(pod, ""));
-        assert!(placed.has_request() && placed.annotations["gpool.io/device"] == "GPU-51");
-        assert_eq!(placed.placed_by(), Placer::Kai);
-        assert!(by_kai(read(json!({}), "/kubepods/pod5a/9b")).has_request(), "of docker's");
-        let sandbox = json!({containerd.sandbox: "5a", SANDBOX_MARKS[0]: "sandbox"});
-        for other in [read(json!({}), "/system.slice/x"), read(sandbox, "")] {
-            assert_eq!(by_kai(other.clone()), other);
-        }
-        let spec = json!({"process": {"env": env}});
-        assert!(may_hold_request(spec.to_string().as_bytes()) && !Described::read(&spec).may_be_placed());
-    }
-
-    #[test]
-    fn a_pod_that_was_not_counted_is_refused_where_all_have_to_be() {
-        let check = |mut annotations: Value, more: Value| {
-            annotations.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
-            let described = Described::read(&json!({"annotations": annotations}));
-            let request = Request::read(described.source(&[]))?.expect("a request");
-            described.must_be_counted(&request)
-        };
-        let (share, counted) = (json!({"gpool.io/fraction": "0.3"}), json!({"gpool.io/resource": "percent=30"}));
-        let [containerd, crio] = PLACES_IN_POD;
-        for keys in [containerd, crio] {
-            let error = check(share.clone(), json!({keys.sandbox: "5a"})).unwrap_err();
-            assert_eq!(error.code, ErrorCode::RequestNotAllowed);
-            assert_presentable(&error);
-            assert_eq!(check(counted.clone(), json!({keys.sandbox: "5a"})), Ok(()));
-        }
-        let podman = |keys: PodKeys| json!({"io.container.manager": "libpod", keys.sandbox: "5a"});
-        assert_eq!(check(share.clone(), podman(crio)), Ok(()), "its pods are of no cluster");
-        assert!(check(share.clone(), podman(containerd)).is_err(), "anybody can say that under containerd");
-        assert_eq!(check(share, json!({})), Ok(()), "of docker, for example");
-        for path in ["kubepods-burstable-pod5a.slice:docker:9b21", "/kubepods/besteffort/pod5a/9b21"] {
-            let spec = json!({"process": {"env": ["GPOOL_FRACTION=1"]}, "linux": {"cgroupsPath": path}});
-            let described = Described::read(&spec);
-            let request = Request::read(described.source(&["fraction".to_owned()])).unwrap().unwrap();
-            assert!(described.must_be_counted(&request).is_err(), "{path}");
-        }
-    }
-
-    #[test]
-    fn where_the_host_knows_a_namespace_s_bill_no_pod_names_another() {
-        let [keys, _] = PLACES_IN_POD;
-        let bill = |more: Value| {
-            let mut all = json!({keys.sandbox: "5a", keys.container: "web", keys.namespace: "vision", "gpool.io/fraction": "0.3"});
-            all.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
-            let described = Described::read(&json!({"annotations": all}));
-            let bill_of = |team: &str| (team == "vision").then(|| "4711".to_owned());
-            let described = described.with_namespace_as_team(bill_of)?;
-            let request = gpool_protocol::Request::read(described.source(&["fraction".to_owned()]))?;
-            Ok::<_, ErrorBody>(request.and_then(|request| request.cost_center))
-        };
-        for same in [json!({}), json!({COST_CENTER: "4711"}), json!({"gpool.io/cost-center.web": "4711"})] {
-            assert_eq!(bill(same).unwrap().as_deref(), Some("4711"));
-        }
-        for other in [json!({COST_CENTER: "99"}), json!({"gpool.io/cost-center.web": "99"})] {
-            let error = bill(other).unwrap_err();
-            assert!(error.code == ErrorCode::RequestNotAllowed && error.message.contains("\"99\""), "{error:?}");
-            assert_presentable(&error);
-        }
-        let elsewhere = json!({keys.namespace: "speech", COST_CENTER: "99"});
-        assert_eq!(bill(elsewhere).unwrap().as_deref(), Some("99"), "of other namespaces the host says nothing");
-    }
-
-    #[test]
-    fn a_mark_without_the_leases_hook_is_refused() {
-        let lease = LeaseId("01LEASE".into());
-        let mut spec = json!({"annotations": {INJECTED: "01LEASE"}});
-        assert_eq!(Described::read(&spec).injected(), Some(lease.clone()));
-        assert_presentable(&verify_injected(&spec, &lease).unwrap_err());
-        spec["hooks"] = json!({"createRuntime": [{"path": "/x", "args": ["gpool-hook", "create-runtime", "01LEASE"]}]});
-        assert_eq!(verify_injected(&spec, &lease), Ok(()));
-    }
-}
+#[path = "spec_tests.rs"]
+mod tests;

@@ -2,9 +2,8 @@
 
 use crate::argv::{Creation, Invocation, scan};
 use crate::bundle::{Bundle, Config};
-use crate::confinement;
 use crate::edits;
-use crate::leasing::{Applicant, lease_into};
+use crate::leasing::{Applicant, can_be_leased, lease_into};
 use crate::low_level::{self, Launch};
 use crate::report::report;
 use crate::spec::{self, Described};
@@ -112,15 +111,15 @@ fn find_request(creation: &Creation) -> Result<Option<Requested>, ErrorBody> {
 
 fn honour(requested: Requested, creation: &Creation, configuration: &Configuration) -> Result<(), ErrorBody> {
     let Requested { bundle, config, mut spec, described } = requested;
-    let mut described = described.into_placed_by(configuration.policy.placed_by)?;
+    let described = described.into_placed_by(configuration.policy.placed_by)?;
     if !described.has_request() {
-        // One that could undo its share is left as it is: a program of root's that looks after GPUs has never asked for one.
         let is_for_default = configuration.default_request.visible_devices && described.may_have_default();
-        if !is_for_default || !matches!(confinement::is_unenforced(&spec, configuration), Ok(false)) {
+        edits::without_legacy_hooks(&mut spec);
+        // One that could undo its share, or cannot have one, is left as it is: it has never asked gpool for it.
+        let is_fit = || bundle.check_editable(&config).is_ok() && can_be_leased(&spec, bundle.path(), configuration);
+        if !is_for_default || !is_fit() {
             return Ok(());
         }
-        described = described.asking_for_gpus();
-        edits::without_legacy_hooks(&mut spec);
     }
     bundle.check_editable(&config)?;
     let container = Applicant {
@@ -128,6 +127,7 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
         bundle: bundle.path(),
         asked_for_parent: false,
         starts_once: false,
+        asks_for_gpus: true,
         maker: waiting::maker(),
         // Engines show nothing of a runtime that has not failed; the supervisor's log has it.
         on_waiting: |_| (),

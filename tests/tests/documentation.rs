@@ -67,6 +67,7 @@ fn every_request_in_a_command_line_is_one_that_is_taken() {
                 env_allow: &allowed,
                 container_name: None,
                 annotations_from_image: false,
+                defaults: &[],
             };
             let read = Request::read(source);
             assert!(matches!(read, Ok(Some(_))), "{}:{}: {read:?}", page.name(), line.line);

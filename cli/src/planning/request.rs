@@ -114,6 +114,7 @@ pub fn of_container(text: &str) -> Result<Option<Request>, ErrorBody> {
         env_allow: &[],
         container_name: None,
         annotations_from_image: false,
+        defaults: &[],
     };
     // A plan for other schedulers, which share by memory alone.
     let has_fraction = annotations.contains_key(&format!("{ANNOTATION_PREFIX}fraction"));

@@ -158,6 +158,7 @@ mod tests {
             env_allow: nothing,
             container_name: Some("web"),
             annotations_from_image: false,
+            defaults: &[],
         };
         Request::read(source).map(|request| request.expect("a request"))
     }
@@ -250,6 +251,7 @@ mod tests {
                 env_allow: &["resource".to_owned()],
                 container_name: Some("web"),
                 annotations_from_image: false,
+                defaults: &[],
             };
             Request::read(source).unwrap_err().code
         };

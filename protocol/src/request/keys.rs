@@ -56,6 +56,8 @@ pub struct RequestSource<'a> {
     pub container_name: Option<&'a str>,
     /// Whether the engine may have copied annotations from the image: then they are bounded like `env`.
     pub annotations_from_image: bool,
+    /// What the host has for whoever says nothing else of that, by key.
+    pub defaults: &'a [(&'static str, String)],
 }
 
 impl RequestSource<'_> {
@@ -75,6 +77,8 @@ pub enum Origin {
     Annotation,
     /// An annotation of the pod for this container.
     OwnInPod,
+    /// The host's configuration, behind all others.
+    Host,
 }
 
 /// A key's value, how the person wrote the key, for messages, and where.
@@ -178,6 +182,11 @@ fn remaining(source: RequestSource<'_>) -> BTreeMap<String, Entry> {
     }
     entries.extend(own);
     entries.retain(|_, entry| entry.origin != Origin::OwnInPod || !entry.value.trim().is_empty());
+    for (key, value) in source.defaults {
+        let entry =
+            || Entry { written_as: format!("default_request.{key}"), value: value.clone(), origin: Origin::Host };
+        entries.entry((*key).to_owned()).or_insert_with(entry);
+    }
     entries
 }
 

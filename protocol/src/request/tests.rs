@@ -12,6 +12,7 @@ fn read(annotations: &[(&str, &str)], env: &[&str], name: Option<&str>) -> Resul
         env_allow: &allow,
         container_name: name,
         annotations_from_image: false,
+        defaults: &[],
     })
 }
 
@@ -72,6 +73,7 @@ fn a_container_whose_pod_asks_for_others_only_asks_for_nothing() {
             env_allow: nothing,
             container_name,
             annotations_from_image: false,
+            defaults: &[],
         };
         source.has_request()
     };
@@ -138,6 +140,7 @@ fn annotations_that_an_image_may_carry_are_bounded_like_env() {
             env_allow: &allow,
             container_name: Some("web"),
             annotations_from_image: true,
+            defaults: &[],
         };
         Request::read(source)
     };

@@ -67,6 +67,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             bundle: Path::new("/"),
             asked_for_parent: false,
             starts_once: true,
+            asks_for_gpus: true,
             maker: String::new(),
             on_waiting: tell_waiting,
         };
@@ -99,7 +100,7 @@ fn lease(
     applicant: &Applicant<'_>,
     configuration: &Configuration,
 ) -> Result<(Leased, Value), ErrorBody> {
-    let described = Described::read(&spec).asking_for_gpus();
+    let described = Described::read(&spec);
     let leased = lease_into(&mut spec, &described, applicant, configuration)?;
     Ok((leased.ok_or_else(description::nothing_asked)?, spec))
 }

@@ -80,6 +80,7 @@ fn for_nobody_else(host: &Host) -> Result<()> {
     }
     has_no_lease(host, &[], &[])?;
     has_no_lease(host, &[ALL], &["--pid=host"])?;
+    has_no_lease(host, &[ALL], &["-v", "/dev:/dev"])?;
     configure("[default_request]\nfractoin = \"0.25\"\n")?;
     has_no_lease(host, &[ALL], &[])?;
     configure("[default_request]\nclass = \"train\"\n")?;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Between two looks at the leases that are left.
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// For so long a supervisor may be away, as one that is restarted is, before nobody waits any more.
-const AWAY: Duration = Duration::from_secs(60);
+pub(super) const AWAY: Duration = Duration::from_secs(60);
 /// What is said when everybody has gone.
 pub(super) const NOBODY: &str = "no lease is left\n";
 
@@ -44,7 +44,7 @@ pub fn drain(
     match (wait_seconds, evict) {
         (None, false) => Ok(()),
         (Some(seconds), false) => wait_until_empty(client, &drained, seconds),
-        (wait_seconds, true) => match left_after(client, &drained, wait_seconds.unwrap_or(0))? {
+        (wait_seconds, true) => match left_after(client, &drained, wait_seconds.unwrap_or(0), AWAY)? {
             left if left.is_empty() => output::print(NOBODY),
             _ => evict::evict(client, &drained),
         },
@@ -107,7 +107,7 @@ fn told(gpu: &DrainedGpu) -> String {
 }
 
 fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<(), Failure> {
-    let left = left_after(client, drained, seconds)?;
+    let left = left_after(client, drained, seconds, Duration::ZERO)?;
     if left.is_empty() {
         return output::print(NOBODY);
     }
@@ -115,17 +115,24 @@ fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Re
     Err(Failure::Refused(ExitStatus::Failed, sentence))
 }
 
-/// What is left on GPUs after so long; nothing as soon as nothing is.
+/// What is left on GPUs after so long; nothing as soon as nothing is. For an answer it is waited longer, by `patience` at most.
 ///
 /// # Errors
 /// Nobody answers, or one of them is not drained any more.
-pub(super) fn left_after(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<Vec<String>, Failure> {
+pub(super) fn left_after(
+    client: &Client,
+    drained: &[DrainedGpu],
+    seconds: u64,
+    patience: Duration,
+) -> Result<Vec<String>, Failure> {
     let deadline = Instant::now() + Duration::from_secs(seconds);
     let mut answered = Instant::now();
     loop {
         let now: Vec<DrainedGpu> = match client.get("/v1/gpus/drained") {
             Ok(now) => now,
-            Err(refusal) if answered.elapsed() >= AWAY || Instant::now() >= deadline => return Err(refusal.into()),
+            Err(refusal) if answered.elapsed() >= AWAY || Instant::now() >= deadline + patience => {
+                return Err(refusal.into());
+            }
             Err(_) => {
                 std::thread::sleep(LOOK_PERIOD);
                 continue;

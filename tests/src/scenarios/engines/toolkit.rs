@@ -51,11 +51,12 @@ fn before_gpool(host: &Host) -> Result<()> {
 
     // Whoever says nothing of gpool, where the host has something for that: there is no such hook that could be executed.
     configure("[default_request]\nfraction = \"0.25\"\nmemory = \"2GiB\"\nvisible_devices = true")?;
-    let gpus = ["-e", "STAND_IN=legacy", "-e", "NVIDIA_VISIBLE_DEVICES=all"];
-    let options = [&["run", "-d", "--runtime=toolkit", "--name", "gpus"], &gpus[..]].concat();
-    docker.text(&[&options[..], &[crate::image::NAME], &COMMAND].concat())?;
-    has_its_lease_and_nothing_else(host, &docker, &docker.container("gpus")?)?;
-    docker.text(&["rm", "-f", "gpus"]).map(drop)
+    for (name, by) in [("hooked", "STAND_IN=legacy"), ("by-cdi", "STAND_IN=cdi")] {
+        let options = ["run", "-d", "--runtime=toolkit", "--name", name, "-e", by, "-e", "NVIDIA_VISIBLE_DEVICES=all"];
+        docker.text(&[&options[..], &[crate::image::NAME], &COMMAND].concat())?;
+        has_its_lease_and_nothing_else(host, &docker, &docker.container(name)?)?;
+    }
+    docker.text(&["rm", "-f", "hooked", "by-cdi"]).map(drop)
 }
 
 /// The runtime behind gpool injects what NVIDIA_VISIBLE_DEVICES names, which an image may set.
