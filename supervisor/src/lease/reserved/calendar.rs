@@ -113,6 +113,33 @@ mod tests {
         format!("{} {:02}:{:02}", at.date(), at.hour(), at.minute())
     }
 
+    /// In a zone of central Europe, which it takes a process of its own to have.
+    #[test]
+    fn a_window_is_of_clocks_on_the_wall_also_where_these_are_changed() {
+        const ZONE: &str = "CET-1CEST,M3.5.0,M10.5.0/3";
+        const NAME: &str =
+            "lease::reserved::calendar::tests::a_window_is_of_clocks_on_the_wall_also_where_these_are_changed";
+        if std::env::var("TZ").as_deref() != Ok(ZONE) {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let output = again.args(["--exact", NAME]).env("TZ", ZONE).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout).into_owned();
+            assert!(output.status.success() && said.contains("1 passed"), "{said}");
+            return;
+        }
+        let open = |day: jiff::civil::Date| {
+            let text = "[reservation.r]\nusers = [7]\nwindows = [\"Sun 02:00-04:00\"]\n";
+            let configuration = gpool_configuration::parse(std::path::Path::new("c.toml"), text).unwrap();
+            let midnight_s = clock::unix_s_of_local(day.at(0, 0, 0, 0));
+            let moments = moments_of(&configuration, (midnight_s, midnight_s + 12 * 3600));
+            let is_kept = |at_s: u64| is_kept_at(&configuration.reservation["r"], &configuration, at_s);
+            assert!(moments.iter().all(|at_s| is_kept(*at_s) != is_kept(*at_s - 1)), "{day}: {moments:?}");
+            moments.into_iter().map(|at_s| (at_s - midnight_s) / 60).collect::<Vec<u64>>()
+        };
+        assert_eq!(open(jiff::civil::date(2026, 3, 22)), [120, 240], "as on any Sunday");
+        assert_eq!(open(jiff::civil::date(2026, 3, 29)), [120, 180], "of an hour that is left out there is nothing");
+        assert_eq!(open(jiff::civil::date(2026, 10, 25)), [120, 300], "one that comes twice is in it twice");
+    }
+
     #[test]
     fn the_moments_of_a_span_are_those_at_which_something_begins_or_ends() {
         // Of local time, at noon of a day on which no clock is changed.
