@@ -24,7 +24,7 @@ pub struct Quota {
     pub user: BTreeMap<Uid, Ceiling>,
 }
 
-/// The most that somebody's leases may reserve together; what is absent is not bounded.
+/// The most that somebody's leases may reserve together, and any one of them; what is absent is not bounded.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Ceiling {
@@ -36,6 +36,10 @@ pub struct Ceiling {
     pub leases: Option<u32>,
     /// Guaranteed share times time.
     pub gpu_hours: Option<GpuHours>,
+    /// Guaranteed share of any one of them, in GPUs.
+    pub container_gpus: Option<GpuAmount>,
+    /// Memory cap of any one of them.
+    pub container_memory: Option<MemoryAmount>,
 }
 
 /// The number of a user.
@@ -73,7 +77,14 @@ impl Quota {
     /// where root is listed and nowhere else.
     #[must_use]
     pub fn of_user(&self, uid: u32) -> (String, &Ceiling) {
-        const UNBOUNDED: &Ceiling = &Ceiling { gpus: None, memory: None, leases: None, gpu_hours: None };
+        const UNBOUNDED: &Ceiling = &Ceiling {
+            gpus: None,
+            memory: None,
+            leases: None,
+            gpu_hours: None,
+            container_gpus: None,
+            container_memory: None,
+        };
         match self.user.get(&Uid(uid)) {
             Some(its) => (format!("quota.user.{uid}"), its),
             None if uid == 0 => ("quota.user.0".to_owned(), UNBOUNDED),
@@ -109,6 +120,8 @@ impl Quota {
             Ceiling { gpus: Some(_), .. } => "gpus",
             Ceiling { memory: Some(_), .. } => "memory",
             Ceiling { gpu_hours: Some(_), .. } => "gpu_hours",
+            Ceiling { container_gpus: Some(_), .. } => "container_gpus",
+            Ceiling { container_memory: Some(_), .. } => "container_memory",
             _ => "leases",
         };
         Some((name, format!("{}.{key}", team_table(name))))

@@ -49,6 +49,12 @@ pub struct QuotaAllowed {
     /// How many.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leases: Option<u64>,
+    /// Of the share, by any one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_share_permille: Option<u64>,
+    /// Of the memory, by any one of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_memory_bytes: Option<u64>,
 }
 
 /// In which time a budget is spent, in UTC.

@@ -44,13 +44,20 @@ fn view(holder: &Holder, quota: &Quota, standing: &Standing, waiting: &[([Holder
     };
     let held = standing.held(holder);
     let Ceiling { share_permille, memory_bytes, leases } = ceiling;
+    let of_one = holder.bound_of_one(quota);
     QuotaView {
         of,
         team,
         uid,
         table: is_bounded.then_some(table),
         held: QuotaHeld { share_permille: held.share_permille, memory_bytes: held.memory_bytes, leases: held.leases },
-        allowed: QuotaAllowed { share_permille, memory_bytes, leases },
+        allowed: QuotaAllowed {
+            share_permille,
+            memory_bytes,
+            leases,
+            container_share_permille: of_one.share_permille,
+            container_memory_bytes: of_one.memory_bytes,
+        },
         budget: standing.account(holder, quota).map(|account| budget_view(&account, held.share_permille)),
         waiting: waiting.iter().filter(|(both, _)| both.contains(holder)).count() as u32,
         lifted_until_unix_s: None,

@@ -264,9 +264,9 @@ mod tests {
             notice_seconds = 8
             signal = "none"
             [quota]
-            default_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
-            no_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
-            default_user = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day" }
+            default_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day", container_gpus = "1", container_memory = "1GiB" }
+            no_team = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day", container_gpus = "1", container_memory = "1GiB" }
+            default_user = { gpus = "1", memory = "1GiB", leases = 1, gpu_hours = "1/day", container_gpus = "1", container_memory = "1GiB" }
             team.vision.gpus = "1"
             user.1000.leases = 1
             [health]

@@ -8,8 +8,8 @@ use gpool_protocol::{Client, QuotaBudget, QuotaOf, QuotaView, format_bytes, form
 
 const COLUMNS: [Column; 6] =
     [text("WHO"), figure("GPUS"), figure("MEMORY"), figure("CONTAINERS"), figure("GPU HOURS"), figure("WAITING")];
-const WIDE: [Column; 3] = [text("BEGINS ANEW"), text("LASTS UNTIL"), text("BOUNDED BY")];
-const HEADER: [&str; 19] = [
+const WIDE: [Column; 4] = [text("EACH CONTAINER"), text("BEGINS ANEW"), text("LASTS UNTIL"), text("BOUNDED BY")];
+const HEADER: [&str; 21] = [
     "of",
     "team",
     "uid",
@@ -29,6 +29,8 @@ const HEADER: [&str; 19] = [
     "lasts_until_unix_s",
     "held_up",
     "lifted_until_unix_s",
+    "allowed_container_share_permille",
+    "allowed_container_memory_bytes",
 ];
 
 /// Runs a verb of `gpool quota`.
@@ -61,6 +63,7 @@ fn wide_cells(quota: &QuotaView) -> Vec<String> {
     let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
     let budget = quota.budget.as_ref();
     let wide = [
+        of_one(quota),
         or_none(budget.map(|budget| moment(budget.ends_unix_s))),
         or_none(budget.and_then(|budget| budget.lasts_until_unix_s).map(moment)),
         match quota.lifted_until_unix_s {
@@ -69,6 +72,15 @@ fn wide_cells(quota: &QuotaView) -> Vec<String> {
         },
     ];
     cells(quota).into_iter().chain(wide).collect()
+}
+
+/// `0.5, 40GiB`, what any one container may have.
+fn of_one(quota: &QuotaView) -> String {
+    let allowed = &quota.allowed;
+    let (share, memory) =
+        (allowed.container_share_permille.map(format_gpus), allowed.container_memory_bytes.map(format_bytes));
+    let all: Vec<String> = share.into_iter().chain(memory).collect();
+    if all.is_empty() { "-".to_owned() } else { all.join(", ") }
 }
 
 /// `312.5/500 month`; `?/500 month` while nobody knows
@@ -115,6 +127,8 @@ fn csv_cells(quota: &QuotaView) -> Vec<String> {
         of(|budget| budget.lasts_until_unix_s),
         quota.held_up.to_string(),
         quota.lifted_until_unix_s.map(|until| until.to_string()).unwrap_or_default(),
+        number(allowed.container_share_permille),
+        number(allowed.container_memory_bytes),
     ]
 }
 
@@ -131,7 +145,8 @@ mod tests {
         let vision = quota(
             r#"{"of":"team","team":"vision","table":"quota.team.vision","waiting":1,
                 "held":{"share_permille":1500,"memory_bytes":4294967296,"leases":2},
-                "allowed":{"share_permille":2000,"memory_bytes":42949672960},
+                "allowed":{"share_permille":2000,"memory_bytes":42949672960,"container_share_permille":500,
+                           "container_memory_bytes":17179869184},
                 "budget":{"period":"month","allowed_gpu_ns":1800000000000000,"spent_gpu_ns":1125001000000000,
                           "began_unix_s":1796083200,"ends_unix_s":1798761600,"lasts_until_unix_s":1798000000}}"#,
         );
@@ -143,10 +158,11 @@ mod tests {
         assert_eq!(fields(1), ["team", "vision", "1.5/2", "4GiB/40GiB", "2/-", "312.5/500", "month", "1"]);
         assert_eq!(fields(2), ["user", "0", "0/-", "0B/-", "1/-", "-", "0"]);
         assert_eq!(wide_cells(&vision).last().unwrap(), "quota.team.vision");
-        assert_eq!(wide_cells(&root)[6..], ["-", "-", "-"]);
-        assert_eq!(wide_cells(&vision)[6..8], ["2027-01-01T00:00:00Z", "2026-12-23T04:26:40Z"]);
+        assert_eq!(wide_cells(&root)[6..], ["-", "-", "-", "-"]);
+        assert_eq!(wide_cells(&vision)[6..9], ["0.5, 16GiB", "2027-01-01T00:00:00Z", "2026-12-23T04:26:40Z"]);
         assert_eq!(csv_cells(&vision)[11..14], ["month", "1125001000000000", "1800000000000000"]);
         assert_eq!(csv_cells(&vision).len(), HEADER.len());
+        assert_eq!(csv_cells(&vision)[19..], ["500", "17179869184"]);
         assert_eq!(csv_cells(&vision)[3..9], ["1500", "2000", "4294967296", "42949672960", "2", ""]);
     }
 }

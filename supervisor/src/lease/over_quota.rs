@@ -14,6 +14,8 @@ const LEAST_PERMILLE: u64 = 10;
 pub enum Beyond {
     /// Of something too much would be reserved at once.
     Reserved(Excess),
+    /// Of something it would be too much for one container.
+    OfOne(Excess),
     /// A budget is spent.
     Spent(Account),
 }
@@ -45,6 +47,7 @@ impl Over {
         let Self { holder, table, is_change, .. } = self;
         let excess = match &self.beyond {
             Beyond::Reserved(excess) => excess,
+            Beyond::OfOne(excess) => return self.of_one(excess),
             Beyond::Spent(account) => return self.spent(account),
         };
         let (key, of_what) = match excess.what {
@@ -68,6 +71,18 @@ impl Over {
         format!("{bound}: {} is reserved{whose}, and {asked} is asked for", bare(excess.what, excess.held))
     }
 
+    /// That it is too large by itself.
+    fn of_one(&self, excess: &Excess) -> String {
+        let Self { holder, table, .. } = self;
+        let (key, of_what) = match excess.what {
+            Dimension::Share | Dimension::Leases => ("container_gpus", "guaranteed share"),
+            Dimension::Memory => ("container_memory", "memory"),
+        };
+        let whose = if *holder == Holder::NoTeam { holder.to_string() } else { format!("containers of {holder}") };
+        let (allowed, asked) = (amount(excess.what, excess.allowed), bare(excess.what, excess.asked));
+        format!("[{table}] {key} allows {whose} {allowed} of {of_what} each, and {asked} is asked for")
+    }
+
     /// That the budget is.
     fn spent(&self, account: &Account) -> String {
         let Self { holder, table, .. } = self;
@@ -87,7 +102,7 @@ impl Over {
     fn remedy(&self) -> String {
         let Self { holder, is_change, mechanism, gpus, .. } = self;
         let (what, left, is_for_ever) = match &self.beyond {
-            Beyond::Reserved(excess) => (excess.what, excess.left(), excess.is_for_ever()),
+            Beyond::Reserved(excess) | Beyond::OfOne(excess) => (excess.what, excess.left(), excess.is_for_ever()),
             Beyond::Spent(account) => (Dimension::Share, 0, account.is_none()),
         };
         let is_spent = matches!(self.beyond, Beyond::Spent(_));

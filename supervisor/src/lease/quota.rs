@@ -52,6 +52,16 @@ impl Holder {
         let (table, configured) = self.table(quota);
         (table, ceiling(configured))
     }
+
+    /// What any one of its leases may reserve of that.
+    pub fn bound_of_one(&self, quota: &Quota) -> Ceiling {
+        let (_, configured) = self.table(quota);
+        Ceiling {
+            share_permille: configured.container_gpus.map(|gpus| gpus.permille),
+            memory_bytes: configured.container_memory.map(|memory| memory.bytes),
+            leases: None,
+        }
+    }
 }
 
 impl fmt::Display for Holder {
@@ -263,6 +273,9 @@ impl Standing {
                 mechanism: wanted.mechanism,
                 gpus: wanted.gpus,
             };
+            if let Err(excess) = check(&holder.bound_of_one(quota), Amounts::default(), had, wanted.amounts) {
+                return Err(over(Beyond::OfOne(excess)));
+            }
             if let Err(excess) = check(&ceiling, held, had, wanted.amounts) {
                 return Err(over(Beyond::Reserved(excess)));
             }

@@ -92,7 +92,12 @@ fn quota(of: QuotaOf, team: Option<&str>, uid: Option<u32>) -> QuotaView {
         table: None,
         held: QuotaHeld { share_permille: 1250, memory_bytes: 3, leases: 2 },
         allowed: match of {
-            QuotaOf::Team => QuotaAllowed { share_permille: Some(2500), memory_bytes: Some(9), leases: Some(4) },
+            QuotaOf::Team => QuotaAllowed {
+                share_permille: Some(2500),
+                memory_bytes: Some(9),
+                leases: Some(4),
+                ..QuotaAllowed::default()
+            },
             QuotaOf::NoTeam | QuotaOf::User => QuotaAllowed::default(),
         },
         budget: (of == QuotaOf::Team).then_some(QuotaBudget {

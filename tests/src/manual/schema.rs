@@ -8,7 +8,7 @@ use gpool_configuration::{
 use serde_json::{Map, Value, json};
 
 /// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
-pub const CHOICES: [(&str, &[&str]); 10] = [
+pub const CHOICES: [(&str, &[&str]); 12] = [
     ("driver.compat", &["host", "image"]),
     ("liar_action", &["event", "debt"]),
     ("bypass_action", &["event", "freeze", "revoke", "kill"]),
@@ -19,6 +19,8 @@ pub const CHOICES: [(&str, &[&str]); 10] = [
     ("preemption.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
     ("run_time.signal", &["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "none"]),
     ("policy.classes", &["latency", "batch", "notebook", "train"]),
+    ("default_request.class", &["latency", "batch", "notebook", "train"]),
+    ("default_request.priority", &["guaranteed", "burst", "scavenger"]),
 ];
 
 /// The schema as it is published.
@@ -122,15 +124,19 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
             "read_only": {"type": "boolean", "default": false}}}}),
         ("quota.team" | "quota.user", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"gpus": gpus_schema(), "memory": memory_schema(),
-            "leases": {"type": "integer", "minimum": 0}, "gpu_hours": hours_schema()}}}),
+            "leases": {"type": "integer", "minimum": 0}, "gpu_hours": hours_schema(),
+            "container_gpus": gpus_schema(), "container_memory": memory_schema()}}}),
         ("reservation", _) => reservation_schema(),
         ("team", _) => json!({"type": "object", "additionalProperties": {"type": "object",
             "additionalProperties": false, "properties": {"cost_center": {"type": "string"},
             "shares": {"type": "integer", "minimum": 1, "maximum": SHARES_MAX}}}}),
         ("rates.price", _) => price_schema(),
         ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => part_schema(),
-        (name, _) if name.starts_with("quota.") && name.ends_with(".gpus") => gpus_schema(),
-        (name, _) if name.starts_with("quota.") && name.ends_with(".memory") => memory_schema(),
+        ("default_request.fraction", _) => part_schema(),
+        ("default_request.memory" | "spill.memory", _) => memory_schema(),
+        ("default_request.class" | "default_request.priority", _) => json!({"enum": choices}),
+        (name, _) if name.starts_with("quota.") && name.ends_with("gpus") => gpus_schema(),
+        (name, _) if name.starts_with("quota.") && name.ends_with("memory") => memory_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with(".gpu_hours") => hours_schema(),
         (_, Some(toml::Value::Array(values))) if values.first().is_some_and(toml::Value::is_integer) => {
             json!({"type": "array", "items": {"type": "integer", "minimum": 0}})

@@ -18,7 +18,7 @@ const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"
 /// An ended container's place is free at once.
 const AT_ONCE: &str = "[lease]\nhold_ms = 0\n";
 const BOUNDED: &str = "[quota.team.vision]\ngpus = \"0.5\"\nmemory = \"3GiB\"\n[quota.default_team]\nleases = 1\n\
-    [quota.team.full]\nmemory = \"1GiB\"\n";
+    [quota.team.full]\nmemory = \"1GiB\"\n[quota.team.small]\ncontainer_gpus = \"0.15\"\n";
 const RAISED: &str = "[quota.team.vision]\ngpus = \"0.8\"\n";
 const LOWERED: &str = "[quota.team.vision]\ngpus = \"0.1\"\n[quota.user.0]\nleases = 2\n";
 /// Nobody here waits for so long.
@@ -58,6 +58,11 @@ fn beyond_it(host: &Host) -> Result<Container> {
     ];
     is_refused(host, &of_team("vision", "0.2"), &is_told)?;
     let wait = [&of_team("vision", "0.6")[..], &[("GPOOL_WAIT", LONG)]].concat();
+    let of_one = "[quota.team.small] container_gpus allows containers of team small 0.15 GPUs of guaranteed share each";
+    for more in [&[][..], &[("GPOOL_WAIT", LONG)]] {
+        let large = [&of_team("small", "0.2")[..], more].concat();
+        is_refused(host, &large, &["GPOOL-E206", of_one, "ask for 0.15 or less"])?;
+    }
     is_refused(host, &wait, &["GPOOL-E206", "0.5 GPUs of guaranteed share altogether, and 0.6 is asked for"])?;
     let burst = [&of_team("vision", "0.6")[..], &[("GPOOL_PRIORITY", "burst")]].concat();
     start(host, "burst", &burst)?;

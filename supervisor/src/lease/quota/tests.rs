@@ -125,6 +125,28 @@ fn both_quotas_hold_and_what_others_ahead_will_have_counts_as_well() {
 }
 
 #[test]
+fn one_container_is_no_larger_than_one_may_be_however_much_is_left() {
+    let quota =
+        quota("[quota.default_team]\ncontainer_gpus = \"0.5\"\n[quota.user.1000]\ncontainer_memory = \"2GiB\"\n");
+    let of = |uid, permille| Tally::of(&Record { owner_uid: uid, ..lease("01", Some("vision"), permille) }, &[]);
+    let check = |own: Option<&Tally>, wanted: &Tally| Standing::default().check(&quota, own, wanted, &[]);
+    assert_eq!(check(None, &of(0, 500)), Ok(()));
+    let over = check(None, &of(0, 501)).unwrap_err().worded();
+    for part in ["[quota.default_team] container_gpus allows containers of team vision 0.5 GPUs", "0.501 is asked for"]
+    {
+        assert!(over.message.contains(part), "{over}");
+    }
+    assert!(over.remedy.contains("ask for 0.5 or less") && !over.remedy.contains("wait"), "{over}");
+    let over = check(None, &of(1000, 100)).unwrap_err().worded();
+    assert!(
+        over.message.contains("[quota.user.1000] container_memory allows containers of user 1000 2GiB of memory each")
+    );
+    assert_eq!(check(Some(&of(0, 700)), &of(0, 700)), Ok(()), "it keeps what it has");
+    assert_eq!(check(Some(&of(0, 700)), &of(0, 600)), Ok(()), "and may have less of it");
+    assert!(check(Some(&of(0, 600)), &of(0, 700)).is_err());
+}
+
+#[test]
 fn who_comes_back_or_changes_keeps_what_it_has_under_a_lower_quota() {
     let low = quota("[quota.team.vision]\ngpus = \"0.1\"\nleases = 0\n[quota.no_team]\nleases = 0\n");
     let record = lease("01", Some("vision"), 300);
