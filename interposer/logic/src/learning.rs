@@ -14,8 +14,8 @@ const FIRST_MOST: u64 = 8;
 const RATIO_LEAST: u64 = 500;
 const RATIO_MOST: u64 = 8000;
 /// A burst that took more than so many times what was expected, and no more than so much longer, may have stood still for turns of
-/// others on the device, of about 2 ms each, which its events enclose. It is believed if one of so many before it was such, too; what
-/// is longer is believed at once, or as much again would be issued.
+/// others on the device, of about 2 ms each, which its events enclose. It is believed if one of so many of the same work before it was
+/// such, too; what is longer is believed at once, or as much again would be issued.
 const FAR_LONGER: u64 = 2;
 const OTHERS_TURNS_NS: u64 = 6_000_000;
 const LATELY: u32 = 4;
@@ -59,8 +59,11 @@ pub struct Learning {
     first_ns: u32,
     /// EWMA of real over expected cost less 1000, in permille.
     excess_permille: i64,
-    /// Of how many further bursts one that may enclose others' turns is believed.
-    believed: u32,
+    /// The last work of which a burst was not believed, 0 before any, and in how many further bursts of it another one is.
+    doubted: usize,
+    left: u32,
+    /// Bursts that may enclose others' turns, one after the other.
+    in_a_row: u32,
     wrong_bursts: u32,
     doubt_after_ns: u64,
     doubt_pause_ns: u64,
@@ -69,7 +72,16 @@ pub struct Learning {
 impl Learning {
     /// Nothing learnt. All zero.
     pub const fn new() -> Self {
-        Self { first_ns: 0, excess_permille: 0, believed: 0, wrong_bursts: 0, doubt_after_ns: 0, doubt_pause_ns: 0 }
+        Self {
+            first_ns: 0,
+            excess_permille: 0,
+            doubted: 0,
+            left: 0,
+            in_a_row: 0,
+            wrong_bursts: 0,
+            doubt_after_ns: 0,
+            doubt_pause_ns: 0,
+        }
     }
 
     fn unknown_ns(&self) -> u32 {
@@ -110,12 +122,10 @@ impl Learning {
         let known = estimates.get(outcome.work).filter(|known| !known.is_stale);
         let by_itself_ns = || known.map(|known| u64::from(known.cost_ns) * launches);
         let usual_ns = if outcome.is_mixed { Some(self.real_ns(outcome.expected_ns)) } else { by_itself_ns() };
-        if usual_ns.is_some_and(|usual_ns| may_enclose_others(outcome.length_ns, usual_ns)) {
-            if core::mem::replace(&mut self.believed, LATELY) == 0 {
-                return;
-            }
-        } else {
-            self.believed = self.believed.saturating_sub(1);
+        if let Some(usual_ns) = usual_ns
+            && !self.is_believed(outcome, usual_ns)
+        {
+            return;
         }
         // One function's own estimate takes up what it can; the correction is for the rest.
         let expected_ns = match outcome.is_mixed {
@@ -130,6 +140,21 @@ impl Learning {
         if outcome.is_mixed {
             self.judge(estimates, ratio, now_ns);
         }
+    }
+
+    /// Whether a burst is, for which so much was usual.
+    fn is_believed(&mut self, outcome: &Outcome, usual_ns: u64) -> bool {
+        let is_doubted = self.doubted == outcome.work.key();
+        if !may_enclose_others(outcome.length_ns, usual_ns) {
+            self.in_a_row = 0;
+            self.left -= u32::from(is_doubted && self.left > 0);
+            return true;
+        }
+        self.in_a_row += 1;
+        let is_known = is_doubted && self.left > 0;
+        (self.doubted, self.left) = (outcome.work.key(), LATELY);
+        // Of one hand-over there are hardly so many.
+        is_known || self.in_a_row > 2
     }
 
     /// A burst of one function: what a launch of it is now taken to cost.
