@@ -46,6 +46,8 @@ const PLACES_IN_POD: [PodKeys; 2] = [
     },
 ];
 
+/// Where the nodes of MIG instances are.
+const INSTANCES: &str = "/dev/nvidia-caps/";
 /// The annotation by which a container says its team.
 const TEAM: &str = "gpool.io/team";
 /// On whose bill it is.
@@ -62,10 +64,15 @@ pub fn may_hold_request(bytes: &[u8]) -> bool {
     bytes.iter().enumerate().any(|(at, byte)| first(byte) && marks.iter().any(|mark| bytes[at..].starts_with(mark)))
 }
 
-/// Whether a device of config.json is `/dev/nvidia0` or the like.
-fn is_node_of_gpu(device: &Value) -> bool {
-    let number = device["path"].as_str().and_then(|path| path.strip_prefix("/dev/nvidia"));
-    number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
+/// Whether there are devices `/dev/nvidia0` or the like, and none of a MIG instance, which has its board's beside its own.
+fn has_nodes_of_whole_gpus(spec: &Value) -> bool {
+    let devices = spec["linux"]["devices"].as_array().into_iter().flatten();
+    let paths: Vec<&str> = devices.filter_map(|device| device["path"].as_str()).collect();
+    let is_gpu = |path: &&str| {
+        let number = path.strip_prefix("/dev/nvidia").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    };
+    paths.iter().any(is_gpu) && !paths.iter().any(|path| path.starts_with(INSTANCES))
 }
 
 /// The parts of config.json from which a request is read.
@@ -95,7 +102,7 @@ impl Described {
             cgroups_path: spec["linux"]["cgroupsPath"].as_str().unwrap_or_default().to_owned(),
             placed_by: Placer::Gpool,
             defaults: Vec::new(),
-            has_nodes: spec["linux"]["devices"].as_array().into_iter().flatten().any(is_node_of_gpu),
+            has_nodes: has_nodes_of_whole_gpus(spec),
             has_hook: edits::has_legacy_hook(spec),
         }
     }

@@ -4,8 +4,8 @@ that the toolkit, or an engine that knows CDI devices, makes, and hands over to 
 
     toolkit_stand_in.py SIMULATED_GPU HOOK NEXT ARGUMENTS...
 
-What it does the container's variable STAND_IN says: "cdi" adds all GPUs as the edits of `nvidia.com/gpu=all` do, "legacy"
-what `docker --gpus all` adds without CDI. Without the variable it behaves as nvidia-container-runtime does: nothing where
+What it does the container's variable STAND_IN says: "cdi" adds all GPUs as the edits of `nvidia.com/gpu=all` do on a host with
+MIG instances, "cdi-whole" on one without, "legacy" what `docker --gpus all` adds without CDI. Without the variable it behaves as nvidia-container-runtime does: nothing where
 the last NVIDIA_VISIBLE_DEVICES is "void" or missing, else the edits of CDI.
 """
 
@@ -30,7 +30,7 @@ def last(env, name):
     return values[-1] if values else None
 
 
-def add_cdi(spec, gpu, hook):
+def add_cdi(spec, gpu, hook, instances):
     linux, env = spec["linux"], spec["process"]["env"]
     rules = linux.setdefault("resources", {}).setdefault("devices", [])
     for name in sorted(os.listdir(f"{gpu}/dev")):
@@ -43,7 +43,8 @@ def add_cdi(spec, gpu, hook):
         )
         rules.append({"allow": True, "type": "c", "major": major, "minor": minor, "access": "rwm"})
     # Nodes of other instances and of other hosts' memory, under numbers that no lease has.
-    for path, major, minor in (("nvidia-caps/nvidia-cap3", 507, 3), ("nvidia-caps-imex-channels/channel0", 506, 0)):
+    others = [("nvidia-caps/nvidia-cap3", 507, 3)] if instances else []
+    for path, major, minor in (*others, ("nvidia-caps-imex-channels/channel0", 506, 0)):
         linux["devices"].append(
             {"path": f"/dev/{path}", "type": "c", "major": major, "minor": minor, "fileMode": 0o666, "uid": 0, "gid": 0}
         )
@@ -81,8 +82,8 @@ def edit(file, gpu, hook):
     kind = last(env, "STAND_IN")
     if kind is None:
         kind = "nothing" if last(env, "NVIDIA_VISIBLE_DEVICES") in (None, "", "void") else "cdi"
-    if kind == "cdi":
-        add_cdi(spec, gpu, hook)
+    if kind in ("cdi", "cdi-whole"):
+        add_cdi(spec, gpu, hook, kind == "cdi")
     elif kind == "legacy":
         add_legacy(spec)
     with open(file, "w", encoding="utf-8") as text:

@@ -51,12 +51,17 @@ fn before_gpool(host: &Host) -> Result<()> {
 
     // Whoever says nothing of gpool, where the host has something for that: there is no such hook that could be executed.
     configure("[default_request]\nfraction = \"0.25\"\nmemory = \"2GiB\"\nvisible_devices = true")?;
-    for (name, by) in [("hooked", "STAND_IN=legacy"), ("by-cdi", "STAND_IN=cdi")] {
+    for (name, by) in [("hooked", "STAND_IN=legacy"), ("by-cdi", "STAND_IN=cdi-whole")] {
         let options = ["run", "-d", "--runtime=toolkit", "--name", name, "-e", by, "-e", "NVIDIA_VISIBLE_DEVICES=all"];
         docker.text(&[&options[..], &[crate::image::NAME], &COMMAND].concat())?;
         has_its_lease_and_nothing_else(host, &docker, &docker.container(name)?)?;
     }
-    docker.text(&["rm", "-f", "hooked", "by-cdi"]).map(drop)
+    // Beside nodes of MIG instances nobody knows which of both is meant.
+    let options = ["run", "-d", "--runtime=toolkit", "--name", "divided", "-e", "STAND_IN=cdi"];
+    docker.text(&[&options[..], &[crate::image::NAME], &COMMAND].concat())?;
+    let left = self::nodes(&docker, "divided")?;
+    ensure(left == ["nvidia0", "nvidia1"], || format!("with an instance it has {left:?}"))?;
+    docker.text(&["rm", "-f", "hooked", "by-cdi", "divided"]).map(drop)
 }
 
 /// The runtime behind gpool injects what NVIDIA_VISIBLE_DEVICES names, which an image may set.
