@@ -139,7 +139,7 @@ impl Leases {
         }
         let ends_ns = self.run_of(&waiter.asked, None).ends_ns;
         if let Ok(room) = self.room_behind(asks, scene, (ahead, ends_ns), &scene.places_of(&waiter.preferred())) {
-            let wanted = tally_of(asks, room.counts(), scene.gpus);
+            let wanted = tally_of(asks, room.counts(), (scene.gpus, scene.book));
             let of = (&waiter.asked.container_id, waiter.uid);
             let leaves_plans = || self.leaves_plans_their_quota(of, scene, (None, &wanted), ends_ns);
             if !goes(&wanted, ahead) || !leaves_plans() {
@@ -203,7 +203,8 @@ impl Leases {
     pub fn lent_seconds(&self, asks: (&LeaseRequest, u32), scene: &Scene<'_>, ahead: &Ahead) -> Option<u64> {
         let lent_until_ns = ahead.kept?.1?;
         let room = self.room_behind(asks, scene, (ahead, Some(lent_until_ns)), &[]).ok()?;
-        self.check_quota(scene, None, &tally_of(asks, room.counts(), scene.gpus), &ahead.reserved).ok()?;
+        self.check_quota(scene, None, &tally_of(asks, room.counts(), (scene.gpus, scene.book)), &ahead.reserved)
+            .ok()?;
         let left_seconds = lent_until_ns.saturating_sub(clock::now_ns()) / 1_000_000_000;
         Some(left_seconds - left_seconds.div_ceil(10))
     }
@@ -228,7 +229,7 @@ impl Leases {
         if room.served.mechanism == Mechanism::Mps || room.served.instance.is_some() {
             return None;
         }
-        let wanted = tally_of(asks, room.counts(), scene.gpus);
+        let wanted = tally_of(asks, room.counts(), (scene.gpus, scene.book));
         let of = (&waiter.asked.container_id, waiter.uid);
         let goes = self.check_quota(scene, None, &wanted, &ahead.reserved).is_ok()
             && self.leaves_plans_their_quota(of, scene, (None, &wanted), ends_ns);

@@ -245,7 +245,7 @@ impl Leases {
     pub fn with_moment(&self, refusal: ErrorBody, (asked, uid): (&LeaseRequest, u32), scene: &Scene<'_>) -> ErrorBody {
         if asked.request.deadline.is_none()
             || !is_for_want_of_room(&refusal, false)
-            || self.could_fit(asked, uid).is_err()
+            || self.could_fit(asked, uid, scene.book).is_err()
         {
             return refusal;
         }

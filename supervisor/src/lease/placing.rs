@@ -93,7 +93,9 @@ impl Leases {
     /// A refusal with the GPUs that are drained. Who would have room on one of them may wait for that, as for the end of a lease.
     pub fn with_drained(&self, refusal: ErrorBody, asked: &LeaseRequest, uid: u32) -> ErrorBody {
         let drained = self.drains.sentences(&self.gpus());
-        let is_for_them = !drained.is_empty() && refusal.code == ErrorCode::NoGpu && self.could_fit(asked, uid).is_ok();
+        let is_for_them = !drained.is_empty()
+            && refusal.code == ErrorCode::NoGpu
+            && self.could_fit(asked, uid, &Book::default()).is_ok();
         if is_for_them { drains::is_drained(&drained) } else { drains::with_drained(refusal, &drained) }
     }
 

@@ -9,7 +9,7 @@ use crate::device::Gpu;
 use crate::ledger::{self, Spent};
 use gpool_configuration::{Ceiling as Configured, Quota};
 use gpool_policy::quota::{Amounts, Ceiling, check};
-use gpool_protocol::Mechanism;
+use gpool_protocol::{LeaseRequest, Mechanism};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -92,6 +92,8 @@ pub struct Tally {
     has_no_hours: bool,
     mechanism: Mechanism,
     gpus: u64,
+    /// What it was before, if it comes back to it: any one container may be that large again.
+    was: Amounts,
 }
 
 /// A lease, made or not, as far as quotas count it.
@@ -132,7 +134,8 @@ impl Counted<'_> {
             leases: 1,
         };
         let holders = Holder::both(self.team, self.uid);
-        Tally { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus }
+        let was = Amounts::default();
+        Tally { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus, was }
     }
 }
 
@@ -146,6 +149,7 @@ impl Tally {
                 has_no_hours: false,
                 mechanism: record.mechanism,
                 gpus: record.gpus().len() as u64,
+                was: Amounts::default(),
             };
         }
         let counted = Counted {
@@ -173,6 +177,14 @@ impl Tally {
             its.amounts.memory_bytes = beyond.fold(its.amounts.memory_bytes, u64::saturating_add);
         }
         its
+    }
+
+    /// The same of `asked`, which may come back to what it had: to a kept place, or from the host's memory.
+    pub fn coming_back(self, (asked, uid): (&LeaseRequest, u32), (gpus, book): (&[Gpu], &Book)) -> Self {
+        let records = book.leases.values().map(|lease| &lease.record).chain(book.held.iter().map(|held| &held.record));
+        let own = records.into_iter().find(|record| record.is_started_anew_by(asked, uid));
+        let whole = own.map(|record| Record { suspension: None, ..record.with_its_promise() });
+        Self { was: whole.map(|record| Self::of(&record, gpus).amounts).unwrap_or_default(), ..self }
     }
 
     /// What it counts.
@@ -273,7 +285,8 @@ impl Standing {
                 mechanism: wanted.mechanism,
                 gpus: wanted.gpus,
             };
-            if let Err(excess) = check(&holder.bound_of_one(quota), Amounts::default(), had, wanted.amounts) {
+            let was = if wanted.was.leases > 0 { wanted.was } else { had };
+            if let Err(excess) = check(&holder.bound_of_one(quota), Amounts::default(), was, wanted.amounts) {
                 return Err(over(Beyond::OfOne(excess)));
             }
             if let Err(excess) = check(&ceiling, held, had, wanted.amounts) {

@@ -133,7 +133,7 @@ impl Room {
 pub fn tally_of(
     (asked, uid): (&LeaseRequest, u32),
     (served, counted, has_no_hours, placed): (&Served, &Demand, bool, &Placement),
-    gpus: &[Gpu],
+    (gpus, book): (&[Gpu], &Book),
 ) -> Tally {
     let first = placed.indices.first().map(|place| &gpus[*place]);
     let counted = Counted {
@@ -150,7 +150,7 @@ pub fn tally_of(
         product: first.map_or("", |gpu| gpu.name.as_str()),
         profile: first.and_then(|gpu| Some(gpu.instance()?.profile.as_str())),
     };
-    counted.tally()
+    counted.tally().coming_back((asked, uid), (gpus, book))
 }
 
 impl Leases {
@@ -193,7 +193,7 @@ impl Leases {
             let goes = self.leaves_plans_their_quota(of, scene, (own, wanted), ends_ns);
             goes.then_some(()).ok_or_else(|| quota_kept_for_others(1))
         };
-        let counted = |room: &Room| tally_of((asked, uid), room.counts(), scene.gpus);
+        let counted = |room: &Room| tally_of((asked, uid), room.counts(), (scene.gpus, scene.book));
         // Who comes back to a place that is kept for it was there before those who wait. For more than that it is one of them.
         if let Some((record, places)) = &home
             && let Ok(room) =
@@ -309,16 +309,16 @@ impl Leases {
         let choice = self.choose(asked, uid, &emptied, &[]).ok()?;
         let placed = place_among(&choice.capacities, &choice.open, &choice.demand).ok()?;
         let counts = (&choice.served, &choice.counted, choice.has_no_hours, &placed);
-        let wanted = tally_of((asked, uid), counts, scene.gpus);
+        let wanted = tally_of((asked, uid), counts, (scene.gpus, scene.book));
         Some((choice, wanted))
     }
 
     /// Whether a request would have room if nobody were on the GPUs, and goes with the quotas of its team and its user if they have
-    /// nothing else.
+    /// nothing else. By `real`, the book, it is known what it comes back to.
     ///
     /// # Errors
     /// Why not.
-    pub fn could_fit(&self, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
+    pub fn could_fit(&self, asked: &LeaseRequest, uid: u32, real: &Book) -> Result<(), ErrorBody> {
         let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
         let scene = self.scene(&book, None, &gpus);
         // Nor does it matter how far a budget is spent: the next one comes.
@@ -326,7 +326,7 @@ impl Leases {
         let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
         let emptied = emptied(&scene, &book);
         let room = self.room_leaving((asked, uid), &emptied, (&Ahead::default(), None), &[])?;
-        let wanted = tally_of((asked, uid), room.counts(), &gpus);
+        let wanted = tally_of((asked, uid), room.counts(), (&gpus, real));
         self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }

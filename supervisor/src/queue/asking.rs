@@ -127,14 +127,14 @@ impl Leases {
         }
         if is_known && (refusal.code == ErrorCode::QuotaReached || self.is_too_much_spill(asked, uid)) {
             // It may have been lowered since, and what is larger than all of it fits at no time.
-            let could = self.could_fit(asked, uid);
+            let could = self.could_fit(asked, uid, &book);
             could.inspect_err(|_| self.leave_queue_of(&mut book, asked, uid, Left::Refused))?;
         }
         let mut is_to_be_written = match book.queue.waiter_of_mut(asked, uid) {
             Some(waiter) => waiter.note_asker(asked, requester),
             None => {
                 // What no end of a lease makes room for is refused now and not when the time is over.
-                self.could_fit(asked, uid)?;
+                self.could_fit(asked, uid, &book)?;
                 self.check_places(&book.queue, (asked, uid), &refusal)?;
                 let (appointment, _) = self.appoint(&book, asked, uid)?;
                 let waiter = book.queue.join(asked, uid, requester, now_ns);

@@ -144,6 +144,16 @@ fn one_container_is_no_larger_than_one_may_be_however_much_is_left() {
     assert_eq!(check(Some(&of(0, 700)), &of(0, 700)), Ok(()), "it keeps what it has");
     assert_eq!(check(Some(&of(0, 700)), &of(0, 600)), Ok(()), "and may have less of it");
     assert!(check(Some(&of(0, 600)), &of(0, 700)).is_err());
+    // Whoever comes back to a place is as large as it was, also where it has to look for another one.
+    let large = lease("01", Some("vision"), 700);
+    let asked: LeaseRequest = serde_json::from_value(serde_json::json!({
+        "container_id": large.container_id, "request": {"fraction_permille": 700}
+    }))
+    .unwrap();
+    let book = Book { held: vec![kept(large)], ..Book::default() };
+    let back = |permille| of(0, permille).coming_back((&asked, 0), (&[], &book));
+    assert_eq!((check(None, &back(700)), check(None, &back(701)).is_err()), (Ok(()), true));
+    assert!(check(None, &of(0, 700).coming_back((&asked, 7), (&[], &book))).is_err(), "it is another user's");
 }
 
 #[test]
