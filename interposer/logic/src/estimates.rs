@@ -15,6 +15,8 @@ pub const LEAST_NS: u32 = 250;
 /// Costs saturate here, above two seconds; the bit above says that an entry must be measured anew.
 const MOST_NS: u32 = STALE - 1;
 const STALE: u32 = 1 << 31;
+/// Measurements of one piece of work that are lately.
+pub const LATELY: u32 = 4;
 
 /// What a piece of work is, as far as its cost is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +107,14 @@ pub struct Estimate {
 struct Entry {
     key: AtomicUsize,
     cost_ns: AtomicU32,
+    /// Of how many further measurements one that is far longer is believed. In what would be padding.
+    believed: AtomicU32,
+}
+
+impl Entry {
+    const fn free() -> Self {
+        Self { key: AtomicUsize::new(0), cost_ns: AtomicU32::new(0), believed: AtomicU32::new(0) }
+    }
 }
 
 /// The entries that share a cache line.
@@ -121,11 +131,7 @@ pub struct Estimates {
 impl Estimates {
     /// Nothing known. All zero, so that it takes no room in a library's file.
     pub const fn new() -> Self {
-        Self {
-            sets: [const { Set([const { Entry { key: AtomicUsize::new(0), cost_ns: AtomicU32::new(0) } }; WAYS]) };
-                SETS],
-            victim: AtomicU32::new(0),
-        }
+        Self { sets: [const { Set([const { Entry::free() }; WAYS]) }; SETS], victim: AtomicU32::new(0) }
     }
 
     #[inline(always)]
@@ -174,6 +180,7 @@ impl Estimates {
         let cost_ns = cost_ns.clamp(LEAST_NS.into(), MOST_NS.into()) as u32;
         if let Some(entry) = self.entry(work) {
             entry.cost_ns.store(cost_ns, Ordering::Relaxed);
+            entry.believed.store(entry.believed.load(Ordering::Relaxed).saturating_sub(1), Ordering::Relaxed);
             return;
         }
         let set = self.set(work);
@@ -184,8 +191,14 @@ impl Estimates {
         });
         // In this order a reader in between finds the old key or no credit.
         entry.cost_ns.store(STALE, Ordering::Relaxed);
+        entry.believed.store(0, Ordering::Relaxed);
         entry.key.store(work.0, Ordering::Release);
         entry.cost_ns.store(cost_ns, Ordering::Release);
+    }
+
+    /// `work` has taken far longer than what is entered; whether it had lately, too. The bursts' mutex is held.
+    pub fn was_longer_lately(&self, work: Work) -> bool {
+        self.entry(work).is_some_and(|entry| entry.believed.swap(LATELY, Ordering::Relaxed) > 0)
     }
 
     /// The handle of `work` goes away and may come back as another one.
@@ -231,6 +244,9 @@ mod tests {
         assert_eq!(table.get(work(1)), Some(Estimate { cost_ns: 5000, is_stale: true }));
         table.put(work(1), 1);
         assert_eq!(table.cost_ns(work(1)), LEAST_NS);
+        assert_eq!([table.was_longer_lately(work(1)), table.was_longer_lately(work(1))], [false, true]);
+        (0..LATELY).for_each(|_| table.put(work(1), 300));
+        assert!(!table.was_longer_lately(work(1)));
         table.forget(work(1));
         assert_eq!(table.get(work(1)), None);
         assert!(table.cost_ns(work(1)) >= STALE);

@@ -3,7 +3,7 @@
 //! A burst of one function only says what that function costs. A mixed one says how far the estimates are off
 //! together, which corrects the credit handed out; where they stay far off, every function is measured alone again.
 
-use crate::estimates::{Estimate, Estimates, LEAST_NS, Work};
+use crate::estimates::{Estimates, LATELY, LEAST_NS, Work};
 
 /// What a first launch is taken to cost before any has been measured.
 pub(crate) const UNKNOWN_NS: u32 = 1_000_000;
@@ -14,11 +14,10 @@ const FIRST_MOST: u64 = 8;
 const RATIO_LEAST: u64 = 500;
 const RATIO_MOST: u64 = 8000;
 /// A burst that took more than so many times what was expected, and no more than so much longer, may have stood still for turns of
-/// others on the device, of about 2 ms each, which its events enclose. It is believed if one of so many of the same work before it was
-/// such, too; what is longer is believed at once, or as much again would be issued.
+/// others on the device, of about 2 ms each, which its events enclose: it is believed if another one of the same work has said so
+/// lately. A longer one is believed at once, or as much again would be issued.
 const FAR_LONGER: u64 = 2;
 const OTHERS_TURNS_NS: u64 = 6_000_000;
-const LATELY: u32 = 4;
 /// Beyond these a mixed burst's estimates are wrong: by two thirds and by three halves.
 const RATIO_LOW: u64 = 667;
 const RATIO_HIGH: u64 = 1500;
@@ -59,11 +58,8 @@ pub struct Learning {
     first_ns: u32,
     /// EWMA of real over expected cost less 1000, in permille.
     excess_permille: i64,
-    /// The last work of which a burst was not believed, 0 before any, and in how many further bursts of it another one is.
-    doubted: usize,
-    left: u32,
-    /// Bursts that may enclose others' turns, one after the other.
-    in_a_row: u32,
+    /// Of how many further mixed bursts one that took far longer than expected is believed.
+    believed: u32,
     wrong_bursts: u32,
     doubt_after_ns: u64,
     doubt_pause_ns: u64,
@@ -72,16 +68,7 @@ pub struct Learning {
 impl Learning {
     /// Nothing learnt. All zero.
     pub const fn new() -> Self {
-        Self {
-            first_ns: 0,
-            excess_permille: 0,
-            doubted: 0,
-            left: 0,
-            in_a_row: 0,
-            wrong_bursts: 0,
-            doubt_after_ns: 0,
-            doubt_pause_ns: 0,
-        }
+        Self { first_ns: 0, excess_permille: 0, believed: 0, wrong_bursts: 0, doubt_after_ns: 0, doubt_pause_ns: 0 }
     }
 
     fn unknown_ns(&self) -> u32 {
@@ -118,23 +105,12 @@ impl Learning {
 
     /// Learns from a finished burst.
     pub fn learn(&mut self, estimates: &Estimates, outcome: &Outcome, now_ns: u64) {
-        let launches = u64::from(outcome.launches);
-        let known = estimates.get(outcome.work).filter(|known| !known.is_stale);
-        let by_itself_ns = || known.map(|known| u64::from(known.cost_ns) * launches);
-        let usual_ns = if outcome.is_mixed { Some(self.real_ns(outcome.expected_ns)) } else { by_itself_ns() };
-        if let Some(usual_ns) = usual_ns
-            && !self.is_believed(outcome, usual_ns)
-        {
-            return;
-        }
         // One function's own estimate takes up what it can; the correction is for the rest.
         let expected_ns = match outcome.is_mixed {
-            true => outcome.expected_ns,
-            false => self.learn_one(estimates, outcome, known).saturating_mul(launches),
+            true => Some(outcome.expected_ns).filter(|_| self.is_believed(outcome)),
+            false => self.learn_one(estimates, outcome).map(|cost_ns| cost_ns.saturating_mul(outcome.launches.into())),
         };
-        if outcome.launches < 2 {
-            return;
-        }
+        let Some(expected_ns) = expected_ns.filter(|_| outcome.launches > 1) else { return };
         let ratio = (outcome.length_ns.saturating_mul(1000) / expected_ns.max(1)).clamp(RATIO_LEAST, RATIO_MOST);
         self.excess_permille = (self.excess_permille * 3 + (ratio as i64 - 1000)) / 4;
         if outcome.is_mixed {
@@ -142,29 +118,26 @@ impl Learning {
         }
     }
 
-    /// Whether a burst is, for which so much was usual.
-    fn is_believed(&mut self, outcome: &Outcome, usual_ns: u64) -> bool {
-        let is_doubted = self.doubted == outcome.work.key();
-        if !may_enclose_others(outcome.length_ns, usual_ns) {
-            self.in_a_row = 0;
-            self.left -= u32::from(is_doubted && self.left > 0);
-            return true;
+    /// Whether a mixed burst is, as one is that did not take far longer than it should.
+    fn is_believed(&mut self, outcome: &Outcome) -> bool {
+        if may_enclose_others(outcome.length_ns, self.real_ns(outcome.expected_ns)) {
+            return core::mem::replace(&mut self.believed, LATELY) > 0;
         }
-        self.in_a_row += 1;
-        let is_known = is_doubted && self.left > 0;
-        (self.doubted, self.left) = (outcome.work.key(), LATELY);
-        // Of one hand-over there are hardly so many.
-        is_known || self.in_a_row > 2
+        self.believed = self.believed.saturating_sub(1);
+        true
     }
 
-    /// A burst of one function: what a launch of it is now taken to cost.
-    fn learn_one(&mut self, estimates: &Estimates, outcome: &Outcome, known: Option<Estimate>) -> u64 {
+    /// A burst of one function: what a launch of it is now taken to cost; none if it is not believed.
+    fn learn_one(&mut self, estimates: &Estimates, outcome: &Outcome) -> Option<u64> {
         let cost_ns = (outcome.length_ns / u64::from(outcome.launches)).max(LEAST_NS.into());
-        let measured = match known {
-            // Off by more than twice: the function does something else now.
+        let usual_ns = |known_ns: u32| u64::from(known_ns).saturating_mul(outcome.launches.into());
+        let is_longer = |known_ns: u32| may_enclose_others(outcome.length_ns, usual_ns(known_ns));
+        let measured = match estimates.get(outcome.work).filter(|known| !known.is_stale) {
+            Some(known) if is_longer(known.cost_ns) && !estimates.was_longer_lately(outcome.work) => return None,
             Some(known) if (cost_ns / 2..=cost_ns * 2).contains(&known.cost_ns.into()) => {
                 (u64::from(known.cost_ns) * 3 + cost_ns) / 4
             }
+            // Off by more than twice: the function does something else now.
             Some(_) => cost_ns,
             None => {
                 let first_ns = cost_ns.min(u32::MAX.into()) as u32;
@@ -173,7 +146,7 @@ impl Learning {
             }
         };
         estimates.put(outcome.work, measured);
-        measured
+        Some(measured)
     }
 
     /// Whether mixed bursts agree with their estimates.
@@ -227,8 +200,8 @@ mod tests {
         assert_eq!(learning.expect(&table, A), Expectation { cost_ns: 8000, is_measured: true });
         learning.learn(&table, &burst(A, 100, 800_000, 400_000), 2);
         assert_eq!(table.cost_ns(A), 7000, "a quarter of the way from 8000 to 4000");
-        learning.learn(&table, &burst(A, 10, 70_000, 50_000_000), 3);
-        assert_eq!(table.cost_ns(A), 5_000_000, "far off: believed at once");
+        learning.learn(&table, &burst(A, 10, 70_000, 1000), 3);
+        assert_eq!(table.cost_ns(A), 250, "far less: believed at once");
     }
 
     #[test]
@@ -241,13 +214,26 @@ mod tests {
         learn(1, 300_000);
         for slice in 0..10 {
             assert_eq!(learn(3, 3_050_000), (300_000, 1_000_000), "slice {slice}");
-            (0..LATELY).for_each(|_| _ = learn(3, 900_000));
+            (0..=LATELY).for_each(|_| _ = learn(3, 900_000));
         }
         assert_eq!(learn(3, 6_000_000).0, 300_000);
         assert_eq!(learn(3, 6_000_000).0, 2_000_000, "twice in a row: it does something else now");
         assert_eq!([learn(3, 900_000).0, learn(3, 6_000_000).0], [300_000, 2_000_000], "or one or the other");
         (0..=LATELY).for_each(|_| _ = learn(3, 900_000));
         assert_eq!(learn(3, 30_000_000).0, 10_000_000, "longer than anybody's turn");
+    }
+
+    #[test]
+    fn functions_that_became_longer_are_learnt_whatever_lies_between() {
+        let (table, mut learning) = (Box::new(Estimates::new()), Learning::new());
+        let works = [A, B, Work::numbered(3)];
+        works.iter().for_each(|work| learning.learn(&table, &burst(*work, 1, 1_000_000, 300_000), 1));
+        for _ in 0..2 {
+            for (work, length_ns) in works.into_iter().zip([3_000_000, 4_500_000, 900_000]) {
+                learning.learn(&table, &burst(work, 3, 900_000, length_ns), 1);
+            }
+        }
+        assert_eq!(works.map(|work| table.cost_ns(work)), [1_000_000, 1_500_000, 300_000]);
     }
 
     #[test]
