@@ -5,7 +5,6 @@ use crate::bundle::{Bundle, Config};
 use crate::edits;
 use crate::leasing::{Applicant, can_be_leased, lease_into};
 use crate::low_level::{self, Launch};
-use crate::privilege::is_host_root;
 use crate::report::report;
 use crate::spec::{self, Described};
 use crate::waiting;
@@ -133,17 +132,9 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
         // Engines show nothing of a runtime that has not failed; the supervisor's log has it.
         on_waiting: |_| (),
     };
-    let leased = match lease_into(&mut spec, &described, &container, configuration) {
-        // A user whom the host lets have none has not asked gpool for one.
-        Err(refusal) if !described.has_request() && !is_host_root() && is_forbidden(&refusal) => return Ok(()),
-        leased => leased?,
-    };
+    let leased = lease_into(&mut spec, &described, &container, configuration)?;
     let Some(leased) = leased else { return Ok(()) };
     bundle.replace(&config, &spec).inspect_err(|_| leased.give_back())
-}
-
-fn is_forbidden(refusal: &ErrorBody) -> bool {
-    matches!(refusal.code, ErrorCode::NotPermitted | ErrorCode::RequestNotAllowed)
 }
 
 fn container_id(creation: &Creation) -> Result<ContainerId, ErrorBody> {
