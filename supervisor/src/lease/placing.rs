@@ -91,11 +91,10 @@ impl Leases {
     }
 
     /// A refusal with the GPUs that are drained. Who would have room on one of them may wait for that, as for the end of a lease.
-    pub fn with_drained(&self, refusal: ErrorBody, asked: &LeaseRequest, uid: u32) -> ErrorBody {
+    pub fn with_drained(&self, refusal: ErrorBody, (asked, uid): (&LeaseRequest, u32), book: &Book) -> ErrorBody {
         let drained = self.drains.sentences(&self.gpus());
-        let is_for_them = !drained.is_empty()
-            && refusal.code == ErrorCode::NoGpu
-            && self.could_fit(asked, uid, &Book::default()).is_ok();
+        let is_for_them =
+            !drained.is_empty() && refusal.code == ErrorCode::NoGpu && self.could_fit(asked, uid, book).is_ok();
         if is_for_them { drains::is_drained(&drained) } else { drains::with_drained(refusal, &drained) }
     }
 
@@ -128,7 +127,7 @@ impl Leases {
         }
         let room = self.room_for(asked, uid, &scene, record.zip(home));
         let Room { served, domain, placed, has_no_hours, is_lent, .. } =
-            room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
+            room.map_err(|refusal| self.with_drained(refusal, (asked, uid), book))?;
         if has_no_hours && asked.request.deadline.is_some() && record.is_none() {
             let refusal = without_hours();
             // Of who waits the next period may come in time.

@@ -92,8 +92,8 @@ pub struct Tally {
     has_no_hours: bool,
     mechanism: Mechanism,
     gpus: u64,
-    /// What it was before, if it comes back to it: any one container may be that large again.
-    was: Amounts,
+    /// What it was before, and for whom, if it comes back to that: any one container of theirs may be that large again.
+    was: Option<([Holder; 2], Amounts)>,
 }
 
 /// A lease, made or not, as far as quotas count it.
@@ -134,7 +134,7 @@ impl Counted<'_> {
             leases: 1,
         };
         let holders = Holder::both(self.team, self.uid);
-        let was = Amounts::default();
+        let was = None;
         Tally { holders, amounts, has_no_hours: self.has_no_hours, mechanism: self.mechanism, gpus, was }
     }
 }
@@ -149,7 +149,7 @@ impl Tally {
                 has_no_hours: false,
                 mechanism: record.mechanism,
                 gpus: record.gpus().len() as u64,
-                was: Amounts::default(),
+                was: None,
             };
         }
         let counted = Counted {
@@ -181,10 +181,12 @@ impl Tally {
 
     /// The same of `asked`, which may come back to what it had: to a kept place, or from the host's memory.
     pub fn coming_back(self, (asked, uid): (&LeaseRequest, u32), (gpus, book): (&[Gpu], &Book)) -> Self {
-        let records = book.leases.values().map(|lease| &lease.record).chain(book.held.iter().map(|held| &held.record));
-        let own = records.into_iter().find(|record| record.is_started_anew_by(asked, uid));
-        let whole = own.map(|record| Record { suspension: None, ..record.with_its_promise() });
-        Self { was: whole.map(|record| Self::of(&record, gpus).amounts).unwrap_or_default(), ..self }
+        let is_its = |record: &&Record| record.container_id == asked.container_id && record.owner_uid == uid;
+        let out = book.leases.values().map(|lease| &lease.record).find(|record| record.is_out() && is_its(record));
+        let kept = || book.held.iter().map(|held| &held.record).find(|record| record.is_started_anew_by(asked, uid));
+        let whole = out.or_else(kept).map(|record| Record { suspension: None, ..record.with_its_promise() });
+        let was = whole.map(|record| Self::of(&record, gpus)).map(|its| (its.holders, its.amounts));
+        Self { was, ..self }
     }
 
     /// What it counts.
@@ -285,7 +287,7 @@ impl Standing {
                 mechanism: wanted.mechanism,
                 gpus: wanted.gpus,
             };
-            let was = if wanted.was.leases > 0 { wanted.was } else { had };
+            let was = wanted.was.as_ref().filter(|(holders, _)| holders.contains(holder)).map_or(had, |(_, was)| *was);
             if let Err(excess) = check(&holder.bound_of_one(quota), Amounts::default(), was, wanted.amounts) {
                 return Err(over(Beyond::OfOne(excess)));
             }

@@ -131,7 +131,7 @@ impl Leases {
         let mut book = self.book();
         let gpus = self.gpus_for_new();
         let room = self.room_for(asked, uid, &self.scene(&book, None, &gpus), None);
-        let Room { has_no_hours, .. } = room.map_err(|refusal| self.with_drained(refusal, asked, uid))?;
+        let Room { has_no_hours, .. } = room.map_err(|refusal| self.with_drained(refusal, (asked, uid), &book))?;
         let Some(lease) = book.leases.get_mut(id).filter(|lease| lease.record.is_out()) else { return Ok(()) };
         let mut record = Record { has_no_hours, ..lease.record.with_its_promise() };
         if has_no_hours {

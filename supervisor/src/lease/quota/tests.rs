@@ -154,6 +154,8 @@ fn one_container_is_no_larger_than_one_may_be_however_much_is_left() {
     let back = |permille| of(0, permille).coming_back((&asked, 0), (&[], &book));
     assert_eq!((check(None, &back(700)), check(None, &back(701)).is_err()), (Ok(()), true));
     assert!(check(None, &of(0, 700).coming_back((&asked, 7), (&[], &book))).is_err(), "it is another user's");
+    let of_another = Tally::of(&lease("01", Some("speech"), 700), &[]).coming_back((&asked, 0), (&[], &book));
+    assert!(check(None, &of_another).is_err(), "it was another team's");
 }
 
 #[test]
