@@ -201,6 +201,14 @@ impl Estimates {
         self.entry(work).is_some_and(|entry| entry.believed.swap(LATELY, Ordering::Relaxed) > 0)
     }
 
+    /// `work` took no longer than this; the bursts' mutex is held. One that was measured first while others had their turns on the
+    /// device may be entered with many times that.
+    pub fn bound(&self, work: Work, most_ns: u64) {
+        if self.get(work).is_some_and(|known| !known.is_stale && u64::from(known.cost_ns) > most_ns) {
+            self.put(work, most_ns);
+        }
+    }
+
     /// The handle of `work` goes away and may come back as another one.
     pub fn forget(&self, work: Work) {
         if let Some(entry) = self.entry(work) {

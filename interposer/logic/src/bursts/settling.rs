@@ -128,6 +128,10 @@ impl Bursts {
             && (burst.is_exact || burst.is_first)
         {
             let (is_mixed, launches, expected_ns) = (burst.is_mixed, burst.launches, burst.expected_ns);
+            if is_mixed && burst.is_exact && told_ns == 0 && measured_ns.is_some() {
+                // None of its launches took longer than all of them.
+                estimates.bound(work, length_ns);
+            }
             self.learning.learn(estimates, &Outcome { work, is_mixed, launches, expected_ns, length_ns }, now_ns);
         }
     }
