@@ -117,17 +117,17 @@ impl Auditor {
     ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            let wall_us = clock::unix_us();
-            device.begin(wall_us, clock::now_ns() / 1000);
-            device.go_on_from(counted_until_us(leases, index), wall_us);
+            device.begin(clock::unix_us(), clock::now_ns() / 1000);
+            device.go_on_from(counted_until_us(leases, index));
             // Of what was before the first look it is not known whose it was.
             let is_first_look = device.newest_us() == 0;
-            let answer = process_use((index, gpu), device.newest_us());
+            let answer = process_use((index, gpu), device.since_us());
             self.is_silent[index] = answer.is_none();
             self.was_silent[index] |= answer.is_none();
             let told = answer.unwrap_or_default();
             self.has_figures[index] = told.is_known;
-            let busy = device.add(&told.samples);
+            // Who says nothing has not said that nobody did anything.
+            let busy = if told.is_known { device.add(&told.samples) } else { BTreeMap::new() };
             let until_us = device.newest_us();
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();

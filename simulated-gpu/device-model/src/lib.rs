@@ -32,5 +32,5 @@ pub use meter::{Meter, OwnerUsage};
 pub use mig::{GpuInstance, MIG_MODELS, MigModel, MigProfile, MigRefusal, MigState};
 pub use mps::{ClientLimits, ClientRefusal, Loss};
 pub use parameters::DeviceParameters;
-pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS};
+pub use process::{ProcessSample, ProcessUsage, SAMPLE_PERIOD_NS, SAMPLES_KEPT};
 pub use sharing::ShareId;

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, VecDeque};
 pub const SAMPLE_PERIOD_NS: u64 = 250_000_000;
 
 /// Samples are kept for ten seconds.
-const SAMPLES_KEPT: u64 = 40;
+pub const SAMPLES_KEPT: u64 = 40;
 
 /// Beyond so many processes the one that has been idle for longest is forgotten.
 const PROCESSES_KEPT: usize = 256;

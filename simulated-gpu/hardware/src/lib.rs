@@ -42,4 +42,4 @@ pub use selection::selected;
 pub use server::{Host, ServeError, note_compute_mode, note_hung, note_lost, note_whole_maps, note_xid, serve};
 pub use site::Site;
 pub use store::{Store, StoreError};
-pub use wall_clock::{samples_after, wall_clock_offset_ns};
+pub use wall_clock::{means_since, wall_clock_offset_ns};

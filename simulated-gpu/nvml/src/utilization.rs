@@ -4,7 +4,7 @@ use crate::library::{code, look, put};
 use crate::target::whole;
 use gpool_driver_abi::nvml::*;
 use gpool_simulated_hardware::model::ProcessSample;
-use gpool_simulated_hardware::{samples_after, wall_clock_offset_ns};
+use gpool_simulated_hardware::{means_since, wall_clock_offset_ns};
 use std::ffi::{c_uint, c_ulonglong};
 
 /// Busy time in the last whole window of a sixth of a second. Memory traffic is not simulated.
@@ -20,8 +20,8 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
     })
 }
 
-/// A sample for each process, under its pid on the host, and period of 250 ms in which it was busy, of the last ten seconds at most, oldest first.
-/// NOT_FOUND if there is none newer than `last_seen_us`, and INSUFFICIENT_SIZE with the number needed if the array is
+/// How busy each process, under its pid on the host, has kept the device since `last_seen_us`, in the last ten seconds at most.
+/// NOT_FOUND if none has, and INSUFFICIENT_SIZE with the number needed if the array is
 /// too short or missing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
@@ -31,11 +31,10 @@ pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     last_seen_us: c_ulonglong,
 ) -> nvmlReturn_t {
     code(|| {
-        let all = look(whole(device)?, |device| device.meter().process_samples())?;
         if count.is_null() {
             return Err(NVML_ERROR_INVALID_ARGUMENT);
         }
-        let newer = samples_after(&all, wall_clock_offset_ns(), last_seen_us);
+        let newer = look(whole(device)?, |device| means_since(device.meter(), wall_clock_offset_ns(), last_seen_us))?;
         // SAFETY: not NULL, and valid as the API demands of its caller.
         let room = unsafe { count.replace(newer.len() as c_uint) };
         if newer.is_empty() {
