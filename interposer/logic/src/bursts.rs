@@ -205,16 +205,6 @@ impl Bursts {
         open.map(|(index, its)| self.learning.real_ns(left_ns(index).into()).min(its.estimate_ns)).sum()
     }
 
-    /// What the longest burst of GPU `gpu` of the lease holds so far that has not ended there, as expected.
-    pub fn longest_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
-        let there = self.table.iter().enumerate().filter(|(_, its)| its.state.is_live() && its.tag.gpu() == gpu);
-        let held_ns = |(index, its): (usize, &Burst)| match its.state {
-            State::Open => its.estimate_ns.saturating_sub(self.learning.real_ns(left_ns(index).into())),
-            _ => its.estimate_ns,
-        };
-        there.map(held_ns).max().unwrap_or(0)
-    }
-
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
         self.estimated_ends_ns.iter().fold(now_ns, |latest, end_ns| latest.max(*end_ns))

@@ -253,8 +253,17 @@ mod tests {
         table.put(work(1), 1);
         assert_eq!(table.cost_ns(work(1)), LEAST_NS);
         assert_eq!([table.was_longer_lately(work(1)), table.was_longer_lately(work(1))], [false, true]);
+        table.bound(work(1), 10_000);
+        assert_eq!(table.cost_ns(work(1)), LEAST_NS, "it took less already");
+        table.put(work(1), 90_000);
+        table.bound(work(1), 10_000);
+        table.bound(work(3), 10_000);
+        assert_eq!((table.cost_ns(work(1)), table.get(work(3))), (10_000, None));
         (0..LATELY).for_each(|_| table.put(work(1), 300));
         assert!(!table.was_longer_lately(work(1)));
+        table.doubt_all();
+        table.bound(work(1), 250);
+        assert_eq!(table.get(work(1)), Some(Estimate { cost_ns: 300, is_stale: true }), "it is measured anew");
         table.forget(work(1));
         assert_eq!(table.get(work(1)), None);
         assert!(table.cost_ns(work(1)) >= STALE);

@@ -28,8 +28,6 @@ const FULL_SLEEP_NS: u64 = 200_000;
 pub(crate) const FULL_PATIENCE_NS: u64 = 100_000_000;
 /// Streams that work at the same time have no shorter bursts than this, if bursts may be so long.
 const PARTED_BURST_NS: u64 = 1_000_000;
-/// Who may have long bursts and has short ones has no more outstanding than who shares its GPU.
-const SHORT_DEPTH_NS: u64 = 6_000_000;
 /// What a launch may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -150,8 +148,8 @@ impl Process {
             let expectation = bursts.learning().expect(&self.estimates, work);
             full_from_ns = bursts.is_full().then(|| full_from_ns.unwrap_or(now_ns));
             let full_ns = full_from_ns.map(|from_ns: u64| now_ns - from_ns);
-            let left_ns = |burst| self.credit_of(burst);
-            match verdict(place, word.is_open(), (&bursts, &left_ns), (spot, work, expectation), full_ns, now_ns) {
+            let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), |burst| self.credit_of(burst));
+            match verdict(place, word.is_open(), (&bursts, &unspent_ns), (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
                     standing.end(place, now_ns);
                     let credit_ns = bursts.learning().credit_ns(room_ns);
@@ -315,7 +313,7 @@ pub(crate) fn is_unpaced(place: &Place, now_ns: u64) -> bool {
 fn verdict(
     place: &Place,
     open: bool,
-    (bursts, left_ns): (&Bursts, &dyn Fn(usize) -> u32),
+    (bursts, unspent_ns): (&Bursts, &dyn Fn() -> u64),
     (spot, work, expectation): (Spot, Work, Expectation),
     full_ns: Option<u64>,
     now_ns: u64,
@@ -337,14 +335,7 @@ fn verdict(
     // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has beside whom nobody
     // works, that would keep other streams waiting for nothing.
     let is_long = is_sole(control);
-    let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), left_ns);
-    let is_deep = is_long && end_ns > now_ns + depth_ns.min(SHORT_DEPTH_NS);
-    let launched_ns = if is_deep { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
-    // And no more than the longest of them holds has to be outstanding: a program that goes to and fro between streams has short ones.
-    let depth_ns = match is_deep {
-        true => depth_ns.min(bursts.longest_ns(spot.tag.gpu(), left_ns).max(SHORT_DEPTH_NS)),
-        false => depth_ns,
-    };
+    let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
     if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
         // have had nothing to do for long.

@@ -77,6 +77,29 @@ fn estimates_that_are_far_too_long_leave_the_device_nothing_to_wait_for() {
     assert!(took_ns < 62 * MS, "60 ms of work took {took_ns} ns");
 }
 
+/// A training step goes to and fro between streams, and was measured first while others had their turns on the device.
+#[test]
+fn estimates_of_what_begins_bursts_are_no_longer_than_the_bursts() {
+    let _order = one_at_a_time();
+    let (process, slot, control) = open_process();
+    leave_alone(control);
+    open(control, clock::now_ns() + 400 * MS);
+    let works: Vec<Work> = (10..18).map(Work::numbered).collect();
+    works.iter().for_each(|work| process.estimates.put(*work, 4 * MS));
+    // As long as is expected: not all that is known is in doubt.
+    let usual = [KERNEL, Work::numbered(2)];
+    usual.iter().for_each(|work| process.estimates.put(*work, 100 * US));
+    for (index, work) in works.iter().cycle().take(24).enumerate() {
+        for (stream, pair) in [[*work, works[(index + 1) % works.len()]], usual].iter().enumerate() {
+            pair.iter().for_each(|work| _ = launch_on(process, (0x1000 + 0x10 * stream) as CUstream, *work, 100 * US));
+        }
+    }
+    until_idle(slot);
+    let costs_ns: Vec<u32> = works.iter().map(|work| process.estimates.cost_ns(*work)).collect();
+    // Two launches, and the little that passes until it is seen that nothing follows.
+    assert!(costs_ns.iter().all(|ns| u64::from(*ns) < 400 * US), "{costs_ns:?}");
+}
+
 #[test]
 fn who_works_behind_a_gate_that_was_left_open_says_so() {
     let (mut heard, bell) = pipe().unwrap();
