@@ -123,7 +123,7 @@ def together(suite, name, plain, tenants, seconds, has_windows=True, is_ours=Tru
     if sum(charged) > 0:
         # What the supervisor takes each to have had beside what it has done.
         apart = [abs(part / sum(charged) - its / (sum(rates) or float("nan"))) * 100 for part, its in zip(charged, rates)]
-        record.figure(f"share.{name}.charged_error", max(apart), "points", detail={"each": apart, "charged_ns": charged})
+        record.figure(f"share.{name}.charged_error", max(apart), "points", detail={"each": apart, "charged": charged})
     # Of what all received together, so that another whole changes nothing.
     deviations = [abs(its / (sum(rates) or float("nan")) - share) * 100 for its, share in zip(rates, entitled)]
     record.figure(f"share.{name}.error", max(deviations), "points", aim=aim("<= 2"), detail=whole.detail(received=received))
@@ -207,15 +207,18 @@ def ceilings(suite, tenant, work, limits, seconds, depth=4):
 
 
 def run_charged(tenants_and_works, seconds, charged):
-    """As `run_together`; puts what each was charged meanwhile into `charged`, but for the beginning."""
+    """As `run_together`; puts the part of the GPU's time that each was charged meanwhile into `charged`, but for the beginning."""
     begin = now_ns() + 50_000_000
     end = begin + int(seconds * 1e9)
     for tenant, work in tenants_and_works:
         tenant.tell("run", work=work, begin_ns=begin, end_ns=end)
     try:
-        first, last = ([charges(tenant, moment)["charged_gpu_ns"] for tenant, _ in tenants_and_works]
+        first, last = ([charges(tenant, moment) for tenant, _ in tenants_and_works]
                        for moment in (begin + int(CHARGED_FROM_S * 1e9), end))
-        charged += [after - before for before, after in zip(first, last)]
+        # One may be asked about before charges are counted, which is once a second, and the next one after that.
+        charged += [(after["charged_gpu_ns"] - before["charged_gpu_ns"])
+                    / max(1, after["charged_at_ns"] - before["charged_at_ns"])
+                    for before, after in zip(first, last)]
     finally:
         # Else an answer would be taken for that to the next command.
         answers = hear_all([tenant for tenant, _ in tenants_and_works], seconds + 30)
