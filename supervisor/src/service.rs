@@ -16,7 +16,7 @@ use crate::guard::Guard;
 use crate::health::{self, Healths};
 use crate::http::Listener;
 use crate::late_boards::{self, LateBoards};
-use crate::lease::{self, Leases, Leftovers};
+use crate::lease::{self, Changes, Leases, Leftovers};
 use crate::ledger::{self, Ledger};
 use crate::log::Priority;
 use crate::memory_limits::{self, MemoryLimits};
@@ -210,6 +210,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         silence: Silence::new(places, silent),
         seal: HostSeal::new(&configuration.paths.state_dir),
         drains: Drains::open(&configuration.paths.state_dir),
+        changes: Changes::open(&configuration.paths.state_dir),
         overrides: Overrides::open(&configuration.paths.state_dir),
         short: Short::open(&configuration.paths.state_dir),
         xids: Xids::default(),

@@ -34,13 +34,19 @@ impl Leases {
     /// An unknown lease, values that do not go together, a class that this host denies, no room on one of its GPUs, or an end that
     /// the user may not put off.
     pub fn update(&self, lease: &str, change: &LeaseUpdate, who: (u32, bool)) -> Result<LeaseView, ErrorBody> {
-        match self.try_update(lease, change, who) {
+        let outcome = match self.try_update(lease, change, who) {
             Err(refusal) if self.may_be_free_by_now(&refusal) => {
                 self.occupants.look_again(Instant::now() + LOOK_PATIENCE);
                 self.try_update(lease, change, who)
             }
             outcome => outcome,
+        };
+        let record =
+            outcome.as_ref().ok().and_then(|view| Some(self.book().leases.get(&view.lease_id)?.record.clone()));
+        if let Some(record) = record {
+            self.changes.note(&record, change);
         }
+        outcome
     }
 
     fn try_update(

@@ -2,6 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
+use super::changes::Changes;
 use super::described::about;
 use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
@@ -107,6 +108,8 @@ pub struct Leases {
     pub seal: HostSeal,
     /// GPUs that take no new leases because somebody said so.
     pub drains: Drains,
+    /// What containers were changed to that may be started anew.
+    pub changes: Changes,
     /// For whom there is an emergency.
     pub overrides: Overrides,
     /// Whether the host is short of room.
@@ -173,10 +176,9 @@ impl Leases {
     /// # Errors
     /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
     pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
-        self.check_can_be(asked)?;
         let deadline = Instant::now() + GRANT_PATIENCE;
-        let (book, place) = self.find_place(asked, requester.name, uid)?;
-        self.grant_at(book, place, (asked, uid), requester, deadline)
+        let (asked, (book, place)) = self.find_as_changed(asked, requester.name, uid)?;
+        self.grant_at(book, place, (&asked, uid), requester, deadline)
     }
 
     /// Grants a lease where room was found, until `deadline` at the latest.
@@ -200,6 +202,7 @@ impl Leases {
             boot_id: self.boot_id.clone(),
             lease_id: LeaseId(ulid::Ulid::generate().to_string()),
             container_id: asked.container_id.clone(),
+            asked: Some(self.changes.asked_first(asked, uid)),
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {

@@ -8,7 +8,7 @@ use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
     Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodName, PodPlace,
-    Priority, ShimView,
+    Priority, Request, ShimView,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -96,6 +96,9 @@ pub struct Record {
     pub lease_id: LeaseId,
     /// Its container.
     pub container_id: ContainerId,
+    /// What that asks for by itself, whatever the lease was changed to. None from a supervisor that did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asked: Option<Request>,
     /// Its GPU; of several, the first.
     pub gpu_uuid: GpuUuid,
     /// All its GPUs if there are several.

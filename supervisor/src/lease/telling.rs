@@ -1,6 +1,7 @@
 //! What events tell of grants and refusals.
 
 use super::book::Book;
+use super::changes::told;
 use super::described::{about, described, without_room};
 use super::grant::Leases;
 use crate::events::About;
@@ -22,7 +23,7 @@ impl Leases {
         let context_bytes = lease.region.control().context_bytes.load(Ordering::Relaxed);
         let lease = &lease.record;
         let (share, container) = (described(lease), lease.container_id.short());
-        let message = format!("granted {share} to {container}{}", without_room(lease, context_bytes));
+        let message = format!("granted {share} to {container}{}{}", told(lease), without_room(lease, context_bytes));
         self.events.note(EventKind::LeaseGranted, about(lease, Some(lease.owner_uid)), message);
     }
 }

@@ -26,9 +26,30 @@ impl Leases {
         requester: WatchedProcess,
         uid: u32,
     ) -> Result<LeaseAnswer, ErrorBody> {
-        if asked.request.wait_seconds.is_none() {
-            return self.grant(asked, requester, uid).map(LeaseAnswer::Granted);
+        let answer = match asked.request.wait_seconds {
+            None => self.grant(asked, requester, uid).map(LeaseAnswer::Granted),
+            Some(_) => {
+                // As it was changed, if there could ever be room for that.
+                let could_be = |changed: &LeaseRequest| {
+                    self.check_can_be(changed)?;
+                    self.could_fit(changed, uid, &self.book())
+                };
+                let changed = self.as_changed((asked, uid), could_be)?;
+                self.lease_or_queue(changed.as_ref().map_or(asked, |(changed, ())| changed), requester, uid)
+            }
+        };
+        if matches!(answer, Ok(LeaseAnswer::Granted(_))) {
+            self.changes.note_used(asked, uid);
         }
+        answer
+    }
+
+    fn lease_or_queue(
+        &self,
+        asked: &LeaseRequest,
+        requester: WatchedProcess,
+        uid: u32,
+    ) -> Result<LeaseAnswer, ErrorBody> {
         let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
         can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {

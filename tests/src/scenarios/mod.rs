@@ -11,6 +11,7 @@ mod bypass;
 mod call_steps;
 mod calm_neighbours;
 mod catalog;
+mod changed_shares;
 mod conmon_killed;
 mod copies;
 mod cuda_programs;

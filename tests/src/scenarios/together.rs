@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 89] = [
+pub const TOGETHER: [&str; 90] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -28,6 +28,7 @@ pub const TOGETHER: [&str; 89] = [
     "reservation",
     "overflow",
     "default-request",
+    "changed-shares",
     "calm-neighbours",
     "fair-share",
     "broken-configuration",

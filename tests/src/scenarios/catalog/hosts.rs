@@ -251,6 +251,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(default_request::run),
     },
     Scenario {
+        name: "changed-shares",
+        what: "what gpool update has changed stays with a container that is started again, and where there is no room for it that has what it asks for",
+        limit_s: 120,
+        run: Place::Inside(changed_shares::run),
+    },
+    Scenario {
         name: "overflow",
         what: "a program is told once when the host becomes short of room and once when it is not any more, whoever is restarted meanwhile",
         limit_s: 120,
