@@ -23,96 +23,85 @@ pub struct Sample {
     pub busy_percent: u32,
 }
 
-/// A device is asked of no more than the last so long, after a restart, say. It remembers 10 to 14 s, and would tell the mean of
+/// A device is asked of no more than the last so long, after a restart, say. It remembers 10 to 15 s, and would tell the mean of
 /// what it remembers as that of all the time.
 const LOOK_BACK_US: u64 = 8_000_000;
-/// A sample is seen so late at most; NVML's are up to a second apart.
-const LATE_US: u64 = 1_000_000;
+/// The longest that any device remembers.
+const REMEMBERED_US: u64 = 15_000_000;
+/// What was done is told so late at most.
+const LATE_US: u64 = 2_000_000;
 /// What wall time may gain or lose on the other clock between two looks without having been set.
 const DRIFT_US: u64 = 50_000;
 
-/// Adds up the samples of one device.
+/// Adds up the samples of one device, which are dated by wall time.
 ///
-/// Its clock may be wall time, which may be set: what was seen last is dated anew then, and what is dated later than now is from
-/// before that.
+/// When that is set forward, what was asked about is dated anew. When it is set back, means are of what is dated by both times, and
+/// nothing counts until what is dated later than now has been forgotten.
 #[derive(Clone, Debug, Default)]
 pub struct DeviceUse {
-    /// Of the device's clock; 0 before any sample.
-    newest_us: u64,
-    /// When that was first told, of a clock that nobody sets.
-    newest_told_us: u64,
-    /// When the device answered last, of that clock.
-    answered_us: u64,
-    /// By how much wall time was ahead of the other clock at the last look.
-    ahead_us: Option<i64>,
-    /// Wall time and the other one's at this look.
+    /// Until when all that was done has been counted, or is nobody's; 0 before the first look.
+    counted_until_us: u64,
+    /// Wall time of this look, and the time of a clock that nobody sets.
     wall_us: u64,
     now_us: u64,
-    /// Whether the device's clock has shown wall time.
-    shows_wall_time: bool,
+    /// By how much wall time was ahead of the other clock at the last look.
+    ahead_us: Option<i64>,
+    /// Until when nothing counts, of the clock that nobody sets.
+    blind_until_us: u64,
 }
 
 impl DeviceUse {
-    /// The newest time seen, 0 before any.
-    #[must_use]
-    pub fn newest_us(&self) -> u64 {
-        self.newest_us
+    /// A look begins at this wall time, and at this time of a clock that nobody sets. Whose what was before the first one is nobody
+    /// knows, but for what lies behind `counted_until_us`, until when somebody else has counted; 0 for nobody.
+    pub fn begin(&mut self, wall_us: u64, monotonic_us: u64, counted_until_us: u64) {
+        (self.wall_us, self.now_us) = (wall_us, monotonic_us);
+        let ahead_us = wall_us.cast_signed().saturating_sub(monotonic_us.cast_signed());
+        let set_by_us = self.ahead_us.replace(ahead_us).map_or(0, |before_us| ahead_us.saturating_sub(before_us));
+        if self.counted_until_us == 0 {
+            // Of another boot, or of a time before the clock was set, it says nothing.
+            let is_known = (wall_us.saturating_sub(monotonic_us)..=wall_us).contains(&counted_until_us);
+            self.counted_until_us = if is_known { counted_until_us } else { wall_us };
+        } else if set_by_us.unsigned_abs() > DRIFT_US {
+            self.counted_until_us = self.counted_until_us.saturating_add_signed(set_by_us);
+            if set_by_us < 0 {
+                self.blind_until_us = monotonic_us + set_by_us.unsigned_abs().min(REMEMBERED_US) + LATE_US;
+            }
+        }
+        if monotonic_us < self.blind_until_us {
+            self.counted_until_us = wall_us;
+        }
+        // What it does not remember is lost.
+        self.counted_until_us = self.counted_until_us.max(wall_us.saturating_sub(LOOK_BACK_US));
     }
 
-    /// After which time samples are wanted next, 0 for all.
+    /// After which wall time samples are wanted, until which all that was done has been counted.
     #[must_use]
     pub fn since_us(&self) -> u64 {
-        if self.newest_us == 0 {
-            return 0;
-        }
-        // Nobody did anything until shortly before the last answer, or that would have said so. Means count in whole percent: the
-        // shorter what is asked about, the less is lost.
-        let idle_us = self.answered_us.saturating_sub(self.newest_told_us).saturating_sub(LATE_US);
-        let long_ago_us = self.now_us.saturating_sub(self.newest_told_us).saturating_sub(LOOK_BACK_US);
-        self.newest_us + idle_us.max(long_ago_us)
+        self.counted_until_us
     }
 
-    /// Goes on from somebody else, who has counted what the device saw until `counted_until_us`, if nothing was counted yet. What
-    /// lies behind now is of a time before the clock was set back. To be called once a look has begun.
-    pub fn go_on_from(&mut self, counted_until_us: u64) {
-        if self.newest_us == 0 && counted_until_us > 0 {
-            self.newest_us = counted_until_us.min(self.wall_us);
-            self.newest_told_us = self.now_us.saturating_sub(self.wall_us - self.newest_us);
-        }
-    }
-
-    /// A look begins at this wall time, and at this time of a clock that nobody sets.
-    pub fn begin(&mut self, wall_us: u64, monotonic_us: u64) {
-        let ahead_us = wall_us.cast_signed().saturating_sub(monotonic_us.cast_signed());
-        let set_by_us = ahead_us.saturating_sub(self.ahead_us.replace(ahead_us).unwrap_or(ahead_us));
-        (self.wall_us, self.now_us) = (wall_us, monotonic_us);
-        if set_by_us.unsigned_abs() > DRIFT_US && self.shows_wall_time {
-            self.newest_us = self.newest_us.saturating_add_signed(set_by_us);
-        }
-    }
-
-    /// Takes what is new in `samples`, the answer to [`DeviceUse::since_us`]: the busy time of each process in nanoseconds. Of the
-    /// first answer ever it is not known since when it holds, and nothing counts.
+    /// Takes the answer to [`DeviceUse::since_us`]: the busy time of each process in nanoseconds.
     pub fn add(&mut self, samples: &[Sample]) -> BTreeMap<u32, u64> {
-        let since_us = self.since_us();
-        self.answered_us = self.now_us;
-        // No sample stands for more time than has passed since the newest one before.
-        let passed_us = self.now_us.saturating_sub(self.newest_told_us).saturating_add(LATE_US);
-        let is_future = |at_us: u64| self.shows_wall_time && at_us > self.wall_us.saturating_add(DRIFT_US);
-        let is_new = |sample: &&Sample| sample.at_us > since_us && !is_future(sample.at_us);
+        let (since_us, now_us) = (self.counted_until_us, self.wall_us.saturating_add(DRIFT_US));
+        let is_new = |sample: &&Sample| sample.at_us > since_us && sample.at_us <= now_us;
         let mut new: Vec<Sample> = samples.iter().filter(is_new).copied().collect();
         new.sort_by_key(|sample| (sample.process, sample.at_us));
-        let (mut busy, mut last) = (BTreeMap::new(), None);
-        for sample in new.iter().filter(|_| since_us > 0) {
-            let of_it = last.replace((sample.process, sample.at_us)).filter(|(process, _)| *process == sample.process);
-            let from_us = of_it.map_or(since_us, |(_, at_us)| at_us);
-            let ns = sample.at_us.saturating_sub(from_us).min(passed_us).saturating_mul(1000);
-            *busy.entry(sample.process).or_insert(0) += ns / 100 * u64::from(sample.busy_percent.min(100));
+        let mut busy = BTreeMap::new();
+        for its in new.chunk_by(|one, next| one.process == next.process) {
+            // With an entry for each sample there is none of idle time, and none stands for more than the others.
+            let apart_us = its.windows(2).map(|pair| pair[1].at_us - pair[0].at_us).filter(|us| *us > 0).min();
+            let mut from_us = since_us;
+            for sample in its {
+                let us = (sample.at_us - from_us).min(apart_us.unwrap_or(u64::MAX));
+                *busy.entry(sample.process).or_insert(0) += us * 10 * u64::from(sample.busy_percent.min(100));
+                from_us = sample.at_us;
+            }
         }
-        if let Some(newest_us) = new.iter().map(|sample| sample.at_us).max() {
-            (self.newest_us, self.newest_told_us) = (newest_us, self.now_us);
-            self.shows_wall_time |= newest_us.abs_diff(self.wall_us) < LOOK_BACK_US;
-        }
+        // Where nobody is told of nobody has done anything until shortly before. Means count in whole percent: the shorter what is
+        // asked about next, the less is lost.
+        let idle_until_us = self.wall_us.saturating_sub(LATE_US);
+        let newest_us = new.iter().map(|sample| sample.at_us).max().unwrap_or(idle_until_us);
+        self.counted_until_us = since_us.max(newest_us);
         busy
     }
 }
@@ -189,7 +178,7 @@ mod tests {
         let mut device = DeviceUse::default();
         let mut see = |second: u64| {
             let now_ms = second * 1000;
-            device.begin(wall_ms(now_ms) * 1000, now_ms * 1000);
+            device.begin(wall_ms(now_ms) * 1000, now_ms * 1000, 0);
             let samples = answer(now_ms, device.since_us(), &wall_ms, &is_busy);
             device.add(&samples).get(&7).copied().unwrap_or(0) / MS
         };
@@ -201,17 +190,18 @@ mod tests {
     #[test]
     fn a_mean_stands_for_all_the_time_that_was_asked_about() {
         let mut device = DeviceUse::default();
-        device.begin(DAY_MS * 1000, 1_000_000);
-        assert!(device.add(&[sample(7, DAY_MS - 100, 50)]).is_empty(), "nobody knows of how long");
-        device.begin((DAY_MS + 1000) * 1000, 2_000_000);
-        assert_eq!(device.since_us(), (DAY_MS - 100) * 1000);
-        let busy = device.add(&[sample(7, DAY_MS + 900, 35), sample(8, DAY_MS + 900, 900)]);
-        assert_eq!((busy[&7], busy[&8]), (350 * MS, S), "nor is a device busier than it can be");
+        let begin = |device: &mut DeviceUse, ms: u64| device.begin((DAY_MS + ms) * 1000, 1_000_000 + ms * 1000, 0);
+        begin(&mut device, 0);
+        assert!(device.add(&[sample(7, DAY_MS - 100, 50)]).is_empty(), "of before the first look");
+        begin(&mut device, 1000);
+        let busy = device.add(&[sample(7, DAY_MS + 900, 35), sample(8, DAY_MS + 900, 900), sample(9, DAY_MS, 99)]);
+        assert_eq!((busy[&7], busy[&8]), (315 * MS, 900 * MS), "nor is a device busier than it can be");
+        assert_eq!(busy.len(), 2, "one that did something last at an earlier time");
         assert!(device.add(&[sample(7, DAY_MS + 900, 35)]).is_empty(), "nothing counts twice");
-        // A device that has an entry for each sample.
-        device.begin((DAY_MS + 2000) * 1000, 3_000_000);
-        let busy = device.add(&[sample(7, DAY_MS + 1900, 20), sample(7, DAY_MS + 1100, 100)]);
-        assert_eq!(busy[&7], 360 * MS);
+        // A device that has an entry for each sample in which somebody was busy.
+        begin(&mut device, 5000);
+        let busy = device.add(&[4900, 2700, 4700].map(|ms| sample(7, DAY_MS + ms, 100)));
+        assert_eq!(busy[&7], 600 * MS);
     }
 
     #[test]
@@ -220,7 +210,7 @@ mod tests {
         assert_eq!(seen(&|_| true)[1..], [1000; 299]);
         for period_ms in [400, 1000, 3000, 30_000, 100_000] {
             // A fifth of a second in each.
-            let sum: u64 = seen(&|end_ms| end_ms == 200 || end_ms % period_ms == 0).iter().sum();
+            let sum: u64 = seen(&|end_ms| end_ms > 1000 && end_ms % period_ms == 0).iter().sum();
             let did = (300_000 / period_ms - 1000 / period_ms) * APART_MS;
             assert!(sum.abs_diff(did) <= did / 8, "of {did} ms {sum}, each {period_ms} ms");
         }
@@ -230,40 +220,51 @@ mod tests {
     fn what_was_counted_before_a_restart_is_not_counted_again() {
         let (mut first, mut all_ms, mut until_us) = (DeviceUse::default(), 0, 0);
         let mut see = |device: &mut DeviceUse, second: u64| {
-            device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000);
-            device.go_on_from(until_us);
+            device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, until_us);
             let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
             all_ms += device.add(&samples).get(&7).copied().unwrap_or(0) / MS;
-            until_us = device.newest_us();
+            until_us = device.since_us();
         };
         (1..=20).for_each(|second| see(&mut first, second));
         let mut second_life = DeviceUse::default();
         (25..=40).for_each(|second| see(&mut second_life, second));
         assert_eq!(all_ms, 39_000, "of the five seconds between, too");
-        let mut set_back = DeviceUse::default();
-        set_back.begin(50_000_000, 1_000_000);
-        set_back.go_on_from(100_000_000);
-        assert_eq!(set_back.newest_us(), 50_000_000, "nobody waits until the clock shows that again");
+        // Of another boot, of a time that has not come, of so long ago that the device has forgotten it.
+        for (counted_us, since_us) in [(1, 50_000_000), (100_000_000, 50_000_000), (41_000_000, 42_000_000)] {
+            let mut other = DeviceUse::default();
+            other.begin(50_000_000, 10_000_000, counted_us);
+            assert_eq!(other.since_us(), since_us, "{counted_us}");
+        }
     }
 
     #[test]
-    fn wall_time_that_is_set_makes_nobody_blind_and_nothing_count_twice() {
-        for (by_ms, at_ms) in [-7_200_030, -30_030, -1_130, -310, 310, 7_200_030]
-            .map(|by_ms| [(by_ms, 20_010), (by_ms, 20_600)])
-            .as_flattened()
+    fn wall_time_that_is_set_forward_hides_nothing_and_back_nothing_for_longer_than_the_device_remembers() {
+        for by_ms in [310, 7_200_030, 86_400_000 * 365] {
+            let wall_ms = |ms: u64| DAY_MS + ms + if ms > 20_600 { by_ms } else { 0 };
+            assert_eq!(seen_each_second(60, wall_ms, |_| true)[1..], [1000; 59], "by {by_ms} ms");
+        }
+        for (by_ms, at_ms) in
+            [7_200_030, 30_030, 1_130, 310].map(|by_ms| [(by_ms, 20_010), (by_ms, 20_600)]).as_flattened()
         {
-            let wall_ms = |ms: u64| (DAY_MS + ms).saturating_add_signed(if ms > *at_ms { *by_ms } else { 0 });
+            let wall_ms = |ms: u64| DAY_MS + ms - if ms > *at_ms { *by_ms } else { 0 };
             let seen = seen_each_second(60, wall_ms, |_| true);
-            assert!(seen[1..].iter().all(|ms| *ms == 1000), "set by {by_ms} ms at {at_ms}: {seen:?}");
+            let blind = 20 + 1 + 2 + 1 + (*by_ms).min(15_000) as usize / 1000;
+            assert!(seen[1..20].iter().chain(&seen[blind..]).all(|ms| *ms == 1000), "by {by_ms} at {at_ms}: {seen:?}");
+            // Who has stopped when it is set has done nothing since.
+            let seen = seen_each_second(60, wall_ms, |end_ms| end_ms <= 20_000);
+            assert_eq!(seen.iter().sum::<u64>(), 19_000, "by {by_ms} at {at_ms}: {seen:?}");
         }
-        // The device's own clock need not be that on the wall.
+    }
+
+    #[test]
+    fn a_device_that_says_nothing_for_long_tells_of_what_it_remembers() {
         let mut device = DeviceUse::default();
-        for second in 1..=60 {
-            let wall_us = (7_200 + second - if second > 20 { 3_600 } else { 0 }) * 1_000_000;
-            device.begin(wall_us, second * 1_000_000);
-            let samples = answer(second * 1000, device.since_us(), |ms| ms, |_| true);
-            assert_eq!(device.add(&samples).get(&7), (second > 1).then_some(&S), "in second {second}");
-        }
+        let mut see = |second: u64| {
+            device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, 0);
+            let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
+            device.add(&samples).get(&7).copied().unwrap_or(0)
+        };
+        assert_eq!([1, 2, 6, 36].map(&mut see), [0, S, 4 * S, 8 * S]);
     }
 
     #[test]

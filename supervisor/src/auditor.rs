@@ -6,7 +6,7 @@ mod past_members;
 mod tests;
 
 use crate::clock;
-use crate::device::{Gpu, ProcessUse};
+use crate::device::{Gpu, Kind, ProcessUse};
 use crate::gatekeeper::{Order, Standing, Statistics};
 use crate::lease::{GpuAccount, Leases, Members, about, class_policy};
 use crate::procfs;
@@ -117,18 +117,17 @@ impl Auditor {
     ) {
         for (index, gpu) in leases.gpus().iter().enumerate() {
             let device = &mut self.devices[index];
-            device.begin(clock::unix_us(), clock::now_ns() / 1000);
-            device.go_on_from(counted_until_us(leases, index));
-            // Of what was before the first look it is not known whose it was.
-            let is_first_look = device.newest_us() == 0;
+            device.begin(clock::unix_us(), clock::now_ns() / 1000, counted_until_us(leases, index));
             let answer = process_use((index, gpu), device.since_us());
-            self.is_silent[index] = answer.is_none();
-            self.was_silent[index] |= answer.is_none();
+            let has_answered = answer.is_some();
             let told = answer.unwrap_or_default();
+            // A whole GPU that has no figures, has none now: what was done meanwhile it tells when it has some again.
+            let is_silent = !has_answered || gpu.kind == Kind::Whole && !told.is_known;
+            self.is_silent[index] = is_silent;
+            self.was_silent[index] |= is_silent;
             self.has_figures[index] = told.is_known;
-            // Who says nothing has not said that nobody did anything.
             let busy = if told.is_known { device.add(&told.samples) } else { BTreeMap::new() };
-            let until_us = device.newest_us();
+            let until_us = device.since_us();
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
                 let is_used = pids.iter().any(|pid| told.users.contains(&pid.0));
@@ -137,13 +136,12 @@ impl Auditor {
                     self.see((*tenant, index), seen_ns);
                 }
             }
-            let whole = || if is_first_look { None } else { whole(leases, index) };
-            let late = self.past.of_ended(&busy, members, whole, procfs::is_alive);
+            let late = self.past.of_ended(&busy, members, || whole(leases, index), procfs::is_alive);
             for (tenant, seen_ns) in late {
                 // Who has shims has reported until the end.
                 meter(leases, tenant, index, (seen_ns, until_us), true);
             }
-            self.busy[index] = if is_first_look { BTreeMap::new() } else { busy };
+            self.busy[index] = busy;
         }
         self.past.note(members, clock::now_ns());
         for finding in self.end_period(statistics) {

@@ -62,6 +62,8 @@ struct Answer<'a> {
     elapsed_ns: u64,
     /// Whether it told how busy processes keep it.
     has_figures: bool,
+    /// Since it told that before.
+    busy_since_ns: u64,
 }
 
 /// Remembers from one look to the next.
@@ -70,6 +72,8 @@ pub struct BaselineWatch {
     known: BTreeMap<HostPid, Known>,
     /// When each GPU answered last, CLOCK_MONOTONIC.
     answered_ns: BTreeMap<GpuUuid, u64>,
+    /// When each told last how busy processes keep it.
+    told_ns: BTreeMap<GpuUuid, u64>,
     apart: KeptApart,
 }
 
@@ -95,16 +99,21 @@ impl BaselineWatch {
             let Some(occupancy) = occupancy.as_ref().filter(|_| is_asked(gpu)) else { continue };
             // Of the first answer it is not known since when it holds.
             let Some(last_ns) = self.answered_ns.insert(gpu.uuid.clone(), now_ns) else { continue };
+            let has_figures = auditor.has_figures(place);
+            let told_ns = if has_figures { self.told_ns.insert(gpu.uuid.clone(), now_ns) } else { None };
             let answer = Answer {
                 occupancy,
                 busy: auditor.busy(place).collect(),
                 elapsed_ns: now_ns.saturating_sub(last_ns),
-                has_figures: auditor.has_figures(place),
+                has_figures,
+                busy_since_ns: now_ns.saturating_sub(told_ns.unwrap_or(last_ns)),
             };
             let users = self.kept_apart(self.on(&answer), unix_s);
             seen.push(GpuSighting { gpu: gpu.uuid.clone(), watched_ns: answer.counted_ns(), users });
         }
-        self.answered_ns.retain(|uuid, _| gpus.iter().any(|gpu| gpu.uuid == *uuid));
+        let is_there = |uuid: &GpuUuid| gpus.iter().any(|gpu| gpu.uuid == *uuid);
+        self.answered_ns.retain(|uuid, _| is_there(uuid));
+        self.told_ns.retain(|uuid, _| is_there(uuid));
         note_at_once(&mut seen);
         leases.ledger.note_unleased(unix_s, seen);
     }
@@ -187,9 +196,10 @@ impl Answer<'_> {
         self.elapsed_ns.min(LONGEST_NS)
     }
 
-    /// The same part of what was done in it.
+    /// The same part of what was done in it, and before it since it told of that: then nobody saw how busy who kept it.
     fn counted_of(&self, ns: u64) -> u64 {
-        let part = u128::from(ns) * u128::from(self.counted_ns()) / u128::from(self.elapsed_ns.max(1));
+        let of_ns = self.busy_since_ns.max(self.elapsed_ns).max(1);
+        let part = u128::from(ns) * u128::from(self.counted_ns()) / u128::from(of_ns);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 }
@@ -245,7 +255,7 @@ mod tests {
 
     fn answer<'a>(occupancy: &'a Occupancy, busy: &[(u32, u64)], elapsed_ns: u64) -> Answer<'a> {
         let busy = busy.iter().map(|(pid, ns)| (HostPid(*pid), *ns)).collect();
-        Answer { occupancy, busy, elapsed_ns, has_figures: true }
+        Answer { occupancy, busy, elapsed_ns, has_figures: true, busy_since_ns: elapsed_ns }
     }
 
     #[test]
@@ -276,6 +286,9 @@ mod tests {
         let seen = watch().on(&answer(&there, &[(3, 5 * S)], 10 * S));
         let its = seen[&user("b")].seen;
         assert_eq!((its.held_ns, its.busy_ns), (3 * S, 3 * S / 2));
+        let seen = watch().on(&Answer { busy_since_ns: 8 * S, ..answer(&there, &[(3, 8 * S)], S) });
+        let its = seen[&user("b")].seen;
+        assert_eq!((its.held_ns, its.busy_ns), (S, S), "for seven seconds before it was there and nobody saw it work");
     }
 
     #[test]

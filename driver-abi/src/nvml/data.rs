@@ -153,13 +153,14 @@ pub struct nvmlUtilization_t {
     pub memory: c_uint,
 }
 
-/// How busy a process kept a device in one sample period, in percent. Source: nvml.h, nvmlProcessUtilizationSample_t.
+/// How busy a process kept a device on average since the time that was asked about, in percent. Source: nvml.h,
+/// nvmlProcessUtilizationSample_t; that it is a mean was seen with driver 580.159.04.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct nvmlProcessUtilizationSample_t {
     /// The process id.
     pub pid: c_uint,
-    /// When the sample was taken, in microseconds of CLOCK_REALTIME.
+    /// When its last sample was taken, in microseconds of CLOCK_REALTIME.
     pub timeStamp: c_ulonglong,
     /// Multiprocessors.
     pub smUtil: c_uint,

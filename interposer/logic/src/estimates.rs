@@ -202,10 +202,13 @@ impl Estimates {
     }
 
     /// `work` took no longer than this; the bursts' mutex is held. One that was measured first while others had their turns on the
-    /// device may be entered with many times that.
+    /// device may be entered with many times that. What is entered comes a quarter of the way, and not nearer than to twice as
+    /// much: one function may be short now and long then.
     pub fn bound(&self, work: Work, most_ns: u64) {
-        if self.get(work).is_some_and(|known| !known.is_stale && u64::from(known.cost_ns) > most_ns) {
-            self.put(work, most_ns);
+        let Some(known) = self.get(work).filter(|known| !known.is_stale) else { return };
+        let cost_ns = u64::from(known.cost_ns);
+        if cost_ns > most_ns.saturating_mul(2) {
+            self.put(work, cost_ns - (cost_ns - most_ns) / 4);
         }
     }
 
@@ -258,7 +261,9 @@ mod tests {
         table.put(work(1), 90_000);
         table.bound(work(1), 10_000);
         table.bound(work(3), 10_000);
-        assert_eq!((table.cost_ns(work(1)), table.get(work(3))), (10_000, None));
+        assert_eq!((table.cost_ns(work(1)), table.get(work(3))), (70_000, None));
+        (0..20).for_each(|_| table.bound(work(1), 10_000));
+        assert!((15_000..=20_000).contains(&table.cost_ns(work(1))), "{}", table.cost_ns(work(1)));
         (0..LATELY).for_each(|_| table.put(work(1), 300));
         assert!(!table.was_longer_lately(work(1)));
         table.doubt_all();

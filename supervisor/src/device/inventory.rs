@@ -433,7 +433,7 @@ impl NvmlInventory {
         })
     }
 
-    /// How busy each process kept a GPU in the sampling periods that ended after `since_us` of NVML's clock.
+    /// How busy each process kept a GPU on average since `since_us` of NVML's clock, which is wall time.
     /// Nothing where NVML has no such figures: on MIG instances, on old GPUs, and while nobody works.
     pub fn process_use(&self, gpu: &Gpu, since_us: u64) -> ProcessUse {
         if gpu.kind != Kind::Whole {

@@ -128,7 +128,7 @@ impl Bursts {
             && (burst.is_exact || burst.is_first)
         {
             let (is_mixed, launches, expected_ns) = (burst.is_mixed, burst.launches, burst.expected_ns);
-            if is_mixed && burst.is_exact && told_ns == 0 && measured_ns.is_some() {
+            if is_mixed && burst.is_exact && told_ns == 0 && length_ns > 0 {
                 // None of its launches took longer than all of them.
                 estimates.bound(work, length_ns);
             }

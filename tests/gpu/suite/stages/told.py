@@ -8,7 +8,7 @@ from ..sections import Sections
 from ..tenant import Tenants, now_ns, prepare
 
 SECONDS = 18
-# How long a program does nothing, and how long it computes: several of NVML's sampling periods, which are up to a second.
+# How long a program does nothing, and how long it computes: many of NVML's sampling periods.
 IDLE_S, BUSY_S = 2.5, 2.5
 # What a lease takes and gives back, so that its most is not what it has, and until gpool has counted that.
 HELD_BYTES, COUNTED_S = 1 << 30, 1.5

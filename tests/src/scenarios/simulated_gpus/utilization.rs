@@ -7,11 +7,10 @@ use crate::library::Library;
 use gpool_device_model::SAMPLE_PERIOD_NS;
 use gpool_driver_abi::nvml::*;
 use std::ptr::null_mut;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 const KERNELS: u64 = 7;
 const KERNEL_NS: u64 = 100_000_000;
-const PERCENT_NS: u64 = SAMPLE_PERIOD_NS / 100;
 
 struct Nvml {
     utilization: NvmlDeviceGetProcessUtilization,
@@ -56,7 +55,7 @@ impl Nvml {
     }
 }
 
-/// Kernels of a known length, of which all samples together show the sum.
+/// Kernels of a known length, of which means over the time that is asked about show the sum.
 pub(super) fn of_this_process() -> Result<()> {
     let (driver, nvml) = (Driver::start()?, Nvml::second()?);
     let context = driver.context(1)?;
@@ -65,8 +64,7 @@ pub(super) fn of_this_process() -> Result<()> {
     // So that what was done before is not in the same period.
     std::thread::sleep(Duration::from_nanos(SAMPLE_PERIOD_NS));
     let busy_ns = || Ok::<_, Failure>(meter(1)?.processes.get(&own).map_or(0, |usage| usage.busy_ns));
-    let (busy_before_ns, before) = (busy_ns()?, nvml.samples(0)?);
-    let last_us = before.last().map_or(0, |sample| sample.timeStamp);
+    let (busy_before_ns, begun_us) = (busy_ns()?, unix_us());
     for _ in 0..KERNELS {
         checked("cuLaunchKernel", driver.launch(kernel, null_mut(), KERNEL_NS))?;
     }
@@ -75,19 +73,28 @@ pub(super) fn of_this_process() -> Result<()> {
     ensure(metered_ns == KERNELS * KERNEL_NS, || format!("{metered_ns} ns were metered"))?;
     // A sample is there when its period is over.
     let deadline = Instant::now() + Duration::from_secs(2);
-    let samples = loop {
-        let samples = nvml.samples(last_us)?;
-        let shown_ns = samples.iter().map(|sample| u64::from(sample.smUtil)).sum::<u64>() * PERCENT_NS;
-        if shown_ns.abs_diff(metered_ns) <= samples.len() as u64 * PERCENT_NS / 2 {
-            break samples;
+    let entry = loop {
+        let samples = nvml.samples(begun_us)?;
+        let [entry] = samples[..] else {
+            ensure(samples.is_empty() && Instant::now() < deadline, || format!("{own} has {samples:?}"))?;
+            continue;
+        };
+        let over_ns = entry.timeStamp.saturating_sub(begun_us) * 1000;
+        let shown_ns = over_ns / 100 * u64::from(entry.smUtil);
+        // What began within a period is of all of it, and means are in whole percent.
+        if shown_ns.abs_diff(metered_ns) <= SAMPLE_PERIOD_NS / 4 + over_ns / 100 {
+            break entry;
         }
-        ensure(Instant::now() < deadline, || format!("of {metered_ns} ns NVML shows {samples:?}"))?;
+        ensure(Instant::now() < deadline, || format!("of {metered_ns} ns NVML shows {entry:?} since {begun_us}"))?;
         std::thread::sleep(Duration::from_millis(20));
     };
-    let is_ordered = samples.is_sorted_by(|one, next| one.timeStamp < next.timeStamp);
-    ensure(is_ordered && samples.iter().all(|sample| sample.pid == own), || format!("{own}: {samples:?}"))?;
-    let newest_us = samples.last().map_or(0, |sample| sample.timeStamp);
-    let again = nvml.samples(newest_us)?;
-    ensure(again.is_empty(), || format!("told again: {again:?}"))?;
+    ensure(entry.pid == own, || format!("{own}: {entry:?}"))?;
+    let again = nvml.samples(entry.timeStamp)?;
+    ensure(again.is_empty() || again[0].timeStamp > entry.timeStamp, || format!("told again: {again:?}"))?;
     driver.destroy(context)
+}
+
+fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
