@@ -129,6 +129,8 @@ pub enum Verb {
         ids: Vec<String>,
     },
     /// Change a lease while its container runs
+    ///
+    /// It stays changed when the container is started again, but for the run time.
     Update(Change),
     /// Keep the gates of leases closed until they are resumed: what has been launched goes on, nothing more begins
     Pause {
