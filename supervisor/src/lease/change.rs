@@ -41,10 +41,8 @@ impl Leases {
             }
             outcome => outcome,
         };
-        let record =
-            outcome.as_ref().ok().and_then(|view| Some(self.book().leases.get(&view.lease_id)?.record.clone()));
-        if let Some(record) = record {
-            self.changes.note(&record, change);
+        if let Ok(view) = &outcome {
+            self.note_changed(&view.lease_id);
         }
         outcome
     }

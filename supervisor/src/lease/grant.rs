@@ -2,7 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
-use super::changes::Changes;
+use super::changes::{Asked, Changes};
 use super::described::about;
 use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
@@ -12,7 +12,7 @@ use super::kernels::KernelNotes;
 use super::leftovers::Leftovers;
 use super::meter::Meter;
 use super::ownership;
-use super::placing::{GRANT_PATIENCE, Place};
+use super::placing::Place;
 use super::promised::{PromiseNotes, measure};
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::failed;
@@ -171,16 +171,6 @@ impl Leases {
         self.used_bytes.iter().map(|value| value.load(Ordering::Relaxed)).collect()
     }
 
-    /// Grants a lease, or refuses with the cause and the next step.
-    ///
-    /// # Errors
-    /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
-    pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
-        let deadline = Instant::now() + GRANT_PATIENCE;
-        let (asked, (book, place)) = self.find_as_changed(asked, requester.name, uid)?;
-        self.grant_at(book, place, (&asked, uid), requester, deadline)
-    }
-
     /// Grants a lease where room was found, until `deadline` at the latest.
     ///
     /// # Errors
@@ -193,7 +183,7 @@ impl Leases {
         requester: WatchedProcess,
         deadline: Instant,
     ) -> Result<LeaseGranted, ErrorBody> {
-        let Place { served, domain, placed, kept, has_no_hours, is_lent, run } = place;
+        let Place { served, domain, placed, kept, has_no_hours, is_lent, run, before } = place;
         let (mechanism, gpus) = (served.mechanism, self.gpus());
         let uuids: Vec<GpuUuid> = placed.indices.iter().map(|gpu| gpus[*gpu].uuid.clone()).collect();
         let mps_group = domain.as_ref().map(|domain| self.join_group(domain, &uuids)).transpose()?;
@@ -202,7 +192,7 @@ impl Leases {
             boot_id: self.boot_id.clone(),
             lease_id: LeaseId(ulid::Ulid::generate().to_string()),
             container_id: asked.container_id.clone(),
-            asked: Some(self.changes.asked_first(asked, uid)),
+            asked: Some(before.unwrap_or_else(|| Asked::of(&asked.request, placed.memory_bytes))),
             gpu_uuid: uuids[0].clone(),
             gpu_uuids: if uuids.len() > 1 { uuids } else { Vec::new() },
             fraction_permille: match mechanism {

@@ -56,7 +56,7 @@ pub use account::{Charges, GpuAccount};
 pub use book::{Book, Dead, Lease, Process};
 pub use budget::Account;
 pub use capacity::{capacities, mps_groups_used, records_on};
-pub use changes::Changes;
+pub use changes::{Asked, Changes, is_no_more};
 pub use deadline::Since;
 pub use described::about;
 pub use entitlement::{class_policy, fails_open, slice_priority};
@@ -68,7 +68,7 @@ pub use living::any_may_live;
 pub use members::{GROUPS, Members, members};
 pub use meter::promised_permille;
 pub use ownership::let_search;
-pub use placing::GRANT_PATIENCE;
+pub use placing::{END_PATIENCE, GRANT_PATIENCE, Place};
 pub use plans::SETTLE_NS;
 pub use quota::{Holder, Standing, Tally};
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 use super::book::{Book, Held, Lease};
 use super::capacity::mps_groups_used;
+use super::changes::Asked;
 use super::deadline::{check_in_time, without_hours};
 use super::ends::Run;
 use super::grant::Leases;
@@ -21,7 +22,7 @@ use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// How long a new container waits for the end of what is in its way and ends anyway.
-const END_PATIENCE: Duration = Duration::from_secs(3);
+pub const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a refusal waits for another look at who holds what: NVML may hang.
 pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long all of a grant may take: who asks gives up after 4 s (`SUPERVISOR_PATIENCE` in gpool-runtime-hook), and would not
@@ -44,10 +45,12 @@ pub struct Place {
     pub is_lent: bool,
     /// For how long.
     pub run: Run,
+    /// What its container asks for by itself, if it has been changed since.
+    pub before: Option<Asked>,
 }
 
 impl Leases {
-    /// Finds room for what is asked for. The book is held from then on, so that nobody else has it.
+    /// Finds room for what is asked for, waiting for nothing beyond `deadline`. The book is held from then on, so that nobody else has it.
     ///
     /// # Errors
     /// A container of this id that runs, no room, or a mechanism that this host does not have.
@@ -56,8 +59,8 @@ impl Leases {
         asked: &LeaseRequest,
         requester: ProcessName,
         uid: u32,
+        deadline: Instant,
     ) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
-        let deadline = Instant::now() + END_PATIENCE;
         // Who waits for room asks again soon, and holds nobody up.
         // Who has a deadline and comes first is refused for good if there is none.
         let comes_first = || asked.request.deadline.is_some() && self.book().queue.waiter_of(asked, uid).is_none();
@@ -134,7 +137,7 @@ impl Leases {
             let waits = book.queue.waiter_of(asked, uid).is_some();
             return Err(if waits { ErrorBody { code: ErrorCode::QuotaReached, ..refusal } } else { refusal });
         }
-        Ok(Place { served, domain, placed, kept, has_no_hours, is_lent, run })
+        Ok(Place { served, domain, placed, kept, has_no_hours, is_lent, run, before: None })
     }
 
     /// Those of `open` whose compute mode serves by what was chosen. Instances have none.

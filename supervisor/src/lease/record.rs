@@ -1,6 +1,7 @@
 //! What is written down of a lease, so that a restarted supervisor finds it: one file in the lease's directory on
 //! the run-time tmpfs, stamped with the boot.
 
+use super::changes::Asked;
 use super::figures::Counted;
 use super::suspended::SuspensionRecord;
 use crate::mps::Domain;
@@ -8,7 +9,7 @@ use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
     Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodName, PodPlace,
-    Priority, Request, ShimView,
+    Priority, ShimView,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -98,7 +99,7 @@ pub struct Record {
     pub container_id: ContainerId,
     /// What that asks for by itself, whatever the lease was changed to. None from a supervisor that did not write it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub asked: Option<Request>,
+    pub asked: Option<Asked>,
     /// Its GPU; of several, the first.
     pub gpu_uuid: GpuUuid,
     /// All its GPUs if there are several.

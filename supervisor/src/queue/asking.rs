@@ -5,7 +5,7 @@ use super::waiter::owner_of;
 use super::{Queue, Waiter};
 use crate::clock;
 use crate::events::About;
-use crate::lease::{Book, GRANT_PATIENCE, Leases};
+use crate::lease::{Asked, Book, END_PATIENCE, GRANT_PATIENCE, Leases, Place, is_no_more};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseAnswer, LeaseRequest, LeaseWaiting, format_seconds};
 use std::time::Instant;
@@ -26,38 +26,53 @@ impl Leases {
         requester: WatchedProcess,
         uid: u32,
     ) -> Result<LeaseAnswer, ErrorBody> {
-        let answer = match asked.request.wait_seconds {
-            None => self.grant(asked, requester, uid).map(LeaseAnswer::Granted),
-            Some(_) => {
-                // As it was changed, if there could ever be room for that.
-                let could_be = |changed: &LeaseRequest| {
-                    self.check_can_be(changed)?;
-                    self.could_fit(changed, uid, &self.book())
-                };
-                let changed = self.as_changed((asked, uid), could_be)?;
-                self.lease_or_queue(changed.as_ref().map_or(asked, |(changed, ())| changed), requester, uid)
-            }
-        };
-        if matches!(answer, Ok(LeaseAnswer::Granted(_))) {
-            self.changes.note_used(asked, uid);
+        if asked.request.wait_seconds.is_none() {
+            return self.grant(asked, requester, uid).map(LeaseAnswer::Granted);
         }
-        answer
+        let (now, was_changed) = (Instant::now(), self.changes.of(asked, uid));
+        let Some((changed, before)) = was_changed else {
+            return self.lease_or_queue(asked, requester, uid, (None, now));
+        };
+        let waits_as_changed = self.book().queue.waiter_of(asked, uid).map(|waiter| waiter.asks_the_same(&changed));
+        let is_as_changed = waits_as_changed.unwrap_or_else(|| {
+            let could_be = || self.check_can_be(&changed).and_then(|()| self.could_fit(&changed, uid, &self.book()));
+            is_no_more(&changed.request, &asked.request) && could_be().is_ok()
+        });
+        if is_as_changed {
+            return self.lease_or_queue(&changed, requester, uid, (Some(before), now));
+        }
+        // What is more is not waited for while there is room for what it asks for.
+        if waits_as_changed.is_none()
+            && let Some((book, place)) = self.place_as(&changed, requester.name, uid, now + END_PATIENCE)
+        {
+            let place = Place { before: Some(before), ..place };
+            let granted = self.grant_at(book, place, (&changed, uid), requester, now + GRANT_PATIENCE);
+            return granted.map(LeaseAnswer::Granted);
+        }
+        let answer = self.lease_or_queue(asked, requester, uid, (None, now))?;
+        if matches!(answer, LeaseAnswer::Granted(_)) {
+            self.tell_no_room(asked, Some(&changed));
+        }
+        Ok(answer)
     }
 
+    /// The same of what is asked for as it is served, since a moment; `before` is what its container asks for by itself if it was changed.
     fn lease_or_queue(
         &self,
         asked: &LeaseRequest,
         requester: WatchedProcess,
         uid: u32,
+        (before, now): (Option<Asked>, Instant),
     ) -> Result<LeaseAnswer, ErrorBody> {
         let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
         can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
             return Ok(LeaseAnswer::Waiting(Box::new(answer)));
         }
-        let deadline = Instant::now() + GRANT_PATIENCE;
-        match self.find_place(asked, requester.name, uid) {
+        let deadline = now + GRANT_PATIENCE;
+        match self.find_place(asked, requester.name, uid, now + END_PATIENCE) {
             Ok((mut book, place)) => {
+                let place = Place { before, ..place };
                 // Somebody may have taken it out since it was looked at last.
                 self.check_taken_out(&mut book, asked, uid)?;
                 let granted = self.grant_at(book, place, (asked, uid), requester, deadline);

@@ -2,10 +2,12 @@
 //! is kept and when it is not, and over a restart of the supervisor. Where there is no room for it any more it has what it asks for.
 
 use super::{finish, is_refused, reload_with, wait_for};
-use crate::failure::{Result, ensure};
-use crate::host::{Container, Host, succeeded};
-use crate::namespaces::Inside;
-use gpool_protocol::EventKind;
+use crate::failure::{Context, Failure, Result, ensure};
+use crate::host::{Container, Host, succeeded, text};
+use crate::namespaces::{Inside, spawn_bound};
+use gpool_protocol::{EventKind, LeaseView, WaitingView};
+use std::process::Stdio;
+use std::time::Duration;
 
 /// It may wait, by the environment.
 const CONFIGURATION: &str = "[policy.env]\nallow = [\"fraction\", \"memory\", \"wait\"]\n";
@@ -69,8 +71,7 @@ fn sold_meanwhile(host: &Host) -> Result<Container> {
 /// It is started when its place is kept no more, by another supervisor.
 fn later(host: &mut Host, first: &Container) -> Result<()> {
     reload_with(host, AT_ONCE)?;
-    docker(host, &["stop", "-t", "0", "first"])?;
-    wait_for("its place to be free", || Ok(host.leases()?.len() == 1))?;
+    stop(host, "first", 1)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
     docker(host, &["start", "first"])?;
@@ -82,11 +83,11 @@ fn without_room(host: &Host, first: &Container) -> Result<()> {
     docker(host, &["rm", "-f", "second"])?;
     wait_for("room", || Ok(host.leases()?.len() == 1))?;
     update(host, first, "0.9")?;
-    docker(host, &["stop", "-t", "0", "first"])?;
-    wait_for("its place to be free", || Ok(host.leases()?.is_empty()))?;
+    stop(host, "first", 0)?;
     start(host, "third", "0.5", &[])?;
     docker(host, &["start", "first"])?;
     has(host, first, 300)?;
+    is_told(host, "for 90 % and 2GiB, which it was changed to, there is no room")?;
     docker(host, &["rm", "-f", "third"])?;
     wait_for("room", || Ok(host.leases()?.len() == 1))?;
     docker(host, &["restart", "-t", "0", "first"])?;
@@ -100,15 +101,63 @@ fn as_it_asks_again(host: &Host, first: &Container) -> Result<()> {
     has(host, first, 300)?;
     let told = last_grant(host)?;
     ensure(!told.contains("changed"), || told)?;
-    // Another one under its name is another one.
+    // Another one under its name is another one, and one whose cap follows its share has the one that it had.
     update(host, first, "0.6")?;
     docker(host, &["rm", "-f", "first"])?;
-    has(host, &start(host, "first", "0.3", &[])?, 300)
+    let other = host.run_container("first", &[("GPOOL_FRACTION", "0.3")], &[], &SLEEP)?;
+    let asked = host.lease_of(&other)?;
+    for fraction in ["0.6", "0.3"] {
+        update(host, &other, fraction)?;
+        let changed = host.lease_of(&other)?;
+        docker(host, &["restart", "-t", "0", "first"])?;
+        let restarted = host.lease_of(&other)?;
+        let of = |its: &LeaseView| (its.fraction_permille, its.memory_cap_bytes);
+        ensure(of(&restarted) == of(&changed) && changed.memory_cap_bytes == asked.memory_cap_bytes, || {
+            format!("it had {:?}, was changed to {:?} and has {:?}", of(&asked), of(&changed), of(&restarted))
+        })?;
+    }
+    ensure(!last_grant(host)?.contains("changed"), || "it was changed back".to_owned())
 }
 
+/// One that was made smaller waits for that, and keeps its place in the queue; one that was made larger waits for nothing that it
+/// does not ask for.
 fn of_one_that_waits(host: &Host) -> Result<()> {
     let waits = start(host, "waits", "0.2", &[("GPOOL_WAIT", "60s")])?;
-    update(host, &waits, "0.4")?;
-    docker(host, &["restart", "-t", "0", "waits"])?;
-    has(host, &waits, 400)
+    update(host, &waits, "0.1")?;
+    stop(host, "waits", 1)?;
+    start(host, "full", "0.65", &[])?;
+    let mut docker_start = host.docker_command(&["start", "waits"]);
+    let started = spawn_bound(docker_start.stdout(Stdio::null()).stderr(Stdio::piped())).context("docker start")?;
+    let queue = || Ok::<_, Failure>(host.client().get::<Vec<WaitingView>>("/v1/queue")?);
+    wait_for("it to wait", || Ok(queue()?.len() == 1))?;
+    let first = queue()?;
+    // It has asked again by then.
+    std::thread::sleep(Duration::from_millis(2500));
+    let second = queue()?;
+    let place = |all: &[WaitingView]| all.first().map(|its| (its.request.fraction_permille, its.since_unix_ms));
+    ensure(place(&first) == place(&second) && place(&first).is_some_and(|(permille, _)| permille == 100), || {
+        format!("it waits as {first:?}, and then as {second:?}")
+    })?;
+    docker(host, &["rm", "-f", "full"])?;
+    let told = text(&started.wait_with_output().context("docker start")?.stderr);
+    has(host, &waits, 100).context(format!("docker start says {told}"))?;
+    update(host, &waits, "0.7")?;
+    stop(host, "waits", 1)?;
+    start(host, "full", "0.4", &[])?;
+    docker(host, &["start", "waits"])?;
+    has(host, &waits, 200)?;
+    ensure(queue()?.is_empty(), || "it waits for more than it asks for".to_owned())?;
+    is_told(host, "for 70 % and 2GiB, which it was changed to, there is no room")
+}
+
+/// Has it end, so that this many leases are left.
+fn stop(host: &Host, name: &str, left: usize) -> Result<()> {
+    docker(host, &["stop", "-t", "0", name])?;
+    wait_for("its place to be free", || Ok(host.leases()?.len() == left))
+}
+
+fn is_told(host: &Host, part: &str) -> Result<()> {
+    let events = host.events()?;
+    let is_told = events.iter().any(|event| event.kind == EventKind::LeaseUpdated && event.message.contains(part));
+    ensure(is_told, || format!("no event says {part:?}: {events:#?}"))
 }

@@ -6,8 +6,9 @@ use crate::failure::{Failure, Result, ensure};
 use crate::library::Library;
 use gpool_device_model::SAMPLE_PERIOD_NS;
 use gpool_driver_abi::nvml::*;
+use gpool_simulated_hardware::{now_ns, wall_clock_offset_ns};
 use std::ptr::null_mut;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 const KERNELS: u64 = 7;
 const KERNEL_NS: u64 = 100_000_000;
@@ -95,6 +96,5 @@ pub(super) fn of_this_process() -> Result<()> {
 }
 
 fn unix_us() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+    (now_ns() + wall_clock_offset_ns()) / 1000
 }
