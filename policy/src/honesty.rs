@@ -64,10 +64,11 @@ impl DeviceUse {
         } else if set_by_us.unsigned_abs() > DRIFT_US {
             self.counted_until_us = self.counted_until_us.saturating_add_signed(set_by_us);
             if set_by_us < 0 {
-                self.blind_until_us = monotonic_us + set_by_us.unsigned_abs().min(REMEMBERED_US) + LATE_US;
+                let until_us = monotonic_us + set_by_us.unsigned_abs().min(REMEMBERED_US) + LATE_US;
+                self.blind_until_us = self.blind_until_us.max(until_us);
             }
         }
-        if monotonic_us < self.blind_until_us {
+        if self.is_blind() {
             self.counted_until_us = wall_us;
         }
         // What it does not remember is lost.
@@ -80,11 +81,20 @@ impl DeviceUse {
         self.counted_until_us
     }
 
-    /// Takes the answer to [`DeviceUse::since_us`]: the busy time of each process in nanoseconds.
-    pub fn add(&mut self, samples: &[Sample]) -> BTreeMap<u32, u64> {
-        let (since_us, now_us) = (self.counted_until_us, self.wall_us.saturating_add(DRIFT_US));
-        let is_new = |sample: &&Sample| sample.at_us > since_us && sample.at_us <= now_us;
-        let mut new: Vec<Sample> = samples.iter().filter(is_new).copied().collect();
+    /// Whether nothing counts in this look.
+    #[must_use]
+    pub fn is_blind(&self) -> bool {
+        self.now_us < self.blind_until_us
+    }
+
+    /// Takes the answer to [`DeviceUse::since_us`], which came at this wall time: the busy time of each process in nanoseconds.
+    pub fn add(&mut self, samples: &[Sample], answered_us: u64) -> BTreeMap<u32, u64> {
+        let (since_us, now_us) = (self.counted_until_us, answered_us.saturating_add(DRIFT_US));
+        // Dated by a time before the clock was set back, which nobody has seen.
+        if self.is_blind() || samples.iter().any(|sample| sample.at_us > now_us) {
+            return BTreeMap::new();
+        }
+        let mut new: Vec<Sample> = samples.iter().filter(|sample| sample.at_us > since_us).copied().collect();
         new.sort_by_key(|sample| (sample.process, sample.at_us));
         let mut busy = BTreeMap::new();
         for its in new.chunk_by(|one, next| one.process == next.process) {
@@ -180,7 +190,7 @@ mod tests {
             let now_ms = second * 1000;
             device.begin(wall_ms(now_ms) * 1000, now_ms * 1000, 0);
             let samples = answer(now_ms, device.since_us(), &wall_ms, &is_busy);
-            device.add(&samples).get(&7).copied().unwrap_or(0) / MS
+            device.add(&samples, wall_ms(now_ms) * 1000).get(&7).copied().unwrap_or(0) / MS
         };
         (1..=seconds).map(&mut see).collect()
     }
@@ -192,15 +202,18 @@ mod tests {
         let mut device = DeviceUse::default();
         let begin = |device: &mut DeviceUse, ms: u64| device.begin((DAY_MS + ms) * 1000, 1_000_000 + ms * 1000, 0);
         begin(&mut device, 0);
-        assert!(device.add(&[sample(7, DAY_MS - 100, 50)]).is_empty(), "of before the first look");
+        assert!(device.add(&[sample(7, DAY_MS - 100, 50)], DAY_MS * 1000).is_empty(), "of before the first look");
         begin(&mut device, 1000);
-        let busy = device.add(&[sample(7, DAY_MS + 900, 35), sample(8, DAY_MS + 900, 900), sample(9, DAY_MS, 99)]);
+        let busy = device.add(
+            &[sample(7, DAY_MS + 900, 35), sample(8, DAY_MS + 900, 900), sample(9, DAY_MS, 99)],
+            (DAY_MS + 1000) * 1000,
+        );
         assert_eq!((busy[&7], busy[&8]), (315 * MS, 900 * MS), "nor is a device busier than it can be");
         assert_eq!(busy.len(), 2, "one that did something last at an earlier time");
-        assert!(device.add(&[sample(7, DAY_MS + 900, 35)]).is_empty(), "nothing counts twice");
+        assert!(device.add(&[sample(7, DAY_MS + 900, 35)], (DAY_MS + 1000) * 1000).is_empty(), "nothing counts twice");
         // A device that has an entry for each sample in which somebody was busy.
         begin(&mut device, 5000);
-        let busy = device.add(&[4900, 2700, 4700].map(|ms| sample(7, DAY_MS + ms, 100)));
+        let busy = device.add(&[4900, 2700, 4700].map(|ms| sample(7, DAY_MS + ms, 100)), (DAY_MS + 5000) * 1000);
         assert_eq!(busy[&7], 600 * MS);
     }
 
@@ -222,7 +235,7 @@ mod tests {
         let mut see = |device: &mut DeviceUse, second: u64| {
             device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, until_us);
             let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
-            all_ms += device.add(&samples).get(&7).copied().unwrap_or(0) / MS;
+            all_ms += device.add(&samples, (DAY_MS + second * 1000) * 1000).get(&7).copied().unwrap_or(0) / MS;
             until_us = device.since_us();
         };
         (1..=20).for_each(|second| see(&mut first, second));
@@ -257,12 +270,35 @@ mod tests {
     }
 
     #[test]
+    fn an_answer_that_takes_long_counts_and_a_second_step_back_ends_nothing() {
+        let mut device = DeviceUse::default();
+        let mut see = |second: u64| {
+            device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, 0);
+            // The device answers after 0.4 s.
+            let samples = answer(second * 1000 + 400, device.since_us(), |ms| DAY_MS + ms, |_| true);
+            device.add(&samples, (DAY_MS + second * 1000 + 400) * 1000).get(&7).copied().unwrap_or(0)
+        };
+        assert_eq!((1..=60).map(&mut see).sum::<u64>(), 59 * S + 400 * MS);
+        let back_ms = |ms: u64| {
+            if ms > 24_010 {
+                20_060
+            } else if ms > 20_010 {
+                20_000
+            } else {
+                0
+            }
+        };
+        let seen = seen_each_second(60, |ms| DAY_MS + ms - back_ms(ms), |end_ms| end_ms <= 20_000);
+        assert_eq!(seen.iter().sum::<u64>(), 19_000, "{seen:?}");
+    }
+
+    #[test]
     fn a_device_that_says_nothing_for_long_tells_of_what_it_remembers() {
         let mut device = DeviceUse::default();
         let mut see = |second: u64| {
             device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, 0);
             let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
-            device.add(&samples).get(&7).copied().unwrap_or(0)
+            device.add(&samples, (DAY_MS + second * 1000) * 1000).get(&7).copied().unwrap_or(0)
         };
         assert_eq!([1, 2, 6, 36].map(&mut see), [0, S, 4 * S, 8 * S]);
     }

@@ -125,8 +125,8 @@ impl Auditor {
             let is_silent = !has_answered || gpu.kind == Kind::Whole && !told.is_known;
             self.is_silent[index] = is_silent;
             self.was_silent[index] |= is_silent;
-            self.has_figures[index] = told.is_known;
-            let busy = if told.is_known { device.add(&told.samples) } else { BTreeMap::new() };
+            self.has_figures[index] = told.is_known && !device.is_blind();
+            let busy = if told.is_known { device.add(&told.samples, clock::unix_us()) } else { BTreeMap::new() };
             let until_us = device.since_us();
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();

@@ -19,6 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 const KNOWN_NS: u64 = 10_000_000_000;
 /// Of a longer time between two answers of a GPU no more is counted: who was there in it nobody knows.
 const LONGEST_NS: u64 = 3_000_000_000;
+/// A GPU that has told nothing for long tells of no more than the last so long (`LOOK_BACK_US` in policy's honesty.rs).
+const TOLD_NS: u64 = 8_000_000_000;
 /// So many are kept apart in an hour; those that come later in it are others.
 const USERS: usize = 512;
 const HOUR_S: u64 = 3600;
@@ -106,7 +108,7 @@ impl BaselineWatch {
                 busy: auditor.busy(place).collect(),
                 elapsed_ns: now_ns.saturating_sub(last_ns),
                 has_figures,
-                busy_since_ns: now_ns.saturating_sub(told_ns.unwrap_or(last_ns)),
+                busy_since_ns: now_ns.saturating_sub(told_ns.unwrap_or(last_ns)).min(TOLD_NS),
             };
             let users = self.kept_apart(self.on(&answer), unix_s);
             seen.push(GpuSighting { gpu: gpu.uuid.clone(), watched_ns: answer.counted_ns(), users });

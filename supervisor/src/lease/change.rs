@@ -41,7 +41,10 @@ impl Leases {
             }
             outcome => outcome,
         };
-        if let Ok(view) = &outcome {
+        let of_share = LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() };
+        if let Ok(view) = &outcome
+            && of_share != LeaseUpdate::default()
+        {
             self.note_changed(&view.lease_id);
         }
         outcome

@@ -117,9 +117,9 @@ impl Changes {
 
 /// Enters what a lease has now beside what its container asks for; `there` are all that have a container, or are kept for one.
 fn enter(all: &mut Vec<Entry>, record: &Record, there: &[&Record], now_ms: u64) {
-    let Some((asked, to)) = to_be_kept(record) else { return };
     let is_of = |its: &Change, record: &Record| its.is_of(&record.container_id, record.in_pod.as_ref());
     all.retain(|its| its.change().is_none_or(|its| !is_of(its, record)));
+    let Some((asked, to)) = to_be_kept(record) else { return };
     if (Request { mode: asked.request.mode, ..to.clone() }) != asked.request {
         all.push(Entry::Known(Box::new(Change {
             container_id: record.container_id.clone(),
@@ -190,53 +190,70 @@ impl Leases {
     pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
         let (now, was_changed) = (Instant::now(), self.changes.of(asked, uid));
         let (end, deadline) = (now + END_PATIENCE, now + GRANT_PATIENCE);
-        if let Some((changed, before)) = &was_changed
-            && let Some((book, place)) = self.place_as(changed, requester.name, uid, end)
-        {
-            let place = Place { before: Some(before.clone()), ..place };
-            return self.grant_at(book, place, (changed, uid), requester, deadline);
+        let mut refusal = None;
+        if let Some((changed, before)) = was_changed {
+            match self.place_as(&changed, requester.name, uid, end) {
+                Ok((book, place)) => {
+                    let place = Place { before: Some(before), ..place };
+                    return self.grant_at(book, place, (&changed, uid), requester, deadline);
+                }
+                Err(cause) => refusal = Some((changed, cause)),
+            }
         }
         self.check_can_be(asked)?;
         let (book, place) = self.find_place(asked, requester.name, uid, end)?;
-        let granted = self.grant_at(book, place, (asked, uid), requester, deadline);
-        granted.inspect(|_| self.tell_no_room(asked, was_changed.as_ref().map(|(changed, _)| changed)))
+        let granted = self.grant_at(book, place, (asked, uid), requester, deadline)?;
+        if let Some((changed, cause)) = refusal {
+            self.tell_as_asked(&changed, &cause);
+        }
+        Ok(granted)
     }
 
-    /// A container has what it asks for, and not what it was changed to, if it was.
-    pub fn tell_no_room(&self, asked: &LeaseRequest, changed: Option<&LeaseRequest>) {
-        let Some(LeaseRequest { request, .. }) = changed else { return };
-        let (share, container) = (format_permille(request.fraction_permille.into()), asked.container_id.short());
+    /// A container has what it asks for, and not what it was changed to, because of this.
+    pub fn tell_as_asked(&self, changed: &LeaseRequest, cause: &ErrorBody) {
+        let LeaseRequest { request, container_id, .. } = changed;
+        let share = format_permille(request.fraction_permille.into());
         let memory = match request.memory {
             Some(MemoryCap::Bytes(bytes)) => format!(" and {}", format_bytes(bytes)),
             _ => String::new(),
         };
-        let message =
-            format!("{container} has what it asks for: for {share}{memory}, which it was changed to, there is no room");
-        let of = About { container_id: Some(asked.container_id.clone()), ..About::default() };
+        let message = format!(
+            "{} has what it asks for, and not {share}{memory}, which it was changed to: {}",
+            container_id.short(),
+            cause.message
+        );
+        let of = About { container_id: Some(container_id.clone()), ..About::default() };
         self.events.note(EventKind::LeaseUpdated, of, message);
     }
 
-    /// Room for a container as it was changed when it ran last, if there is some now.
+    /// Room for a container as it was changed when it ran last.
+    ///
+    /// # Errors
+    /// There is none now, or it can be no more.
     pub fn place_as(
         &self,
         changed: &LeaseRequest,
         requester: ProcessName,
         uid: u32,
         deadline: Instant,
-    ) -> Option<(MutexGuard<'_, Book>, Place)> {
-        self.check_can_be(changed).ok()?;
-        self.find_place(changed, requester, uid, deadline).ok()
+    ) -> Result<(MutexGuard<'_, Book>, Place), ErrorBody> {
+        self.check_can_be(changed)?;
+        self.find_place(changed, requester, uid, deadline)
     }
 }
 
-/// Whether one asks for no more than the other.
-pub fn is_no_more(one: &Request, other: &Request) -> bool {
-    let has_less_memory = match (one.memory, other.memory) {
-        (Some(MemoryCap::Bytes(one)), Some(MemoryCap::Bytes(other))) => one <= other,
-        // It was not changed beside a share that was lowered, or follows it.
-        _ => true,
+/// Whether there is room for what a container was changed to wherever there is for what it asks for by itself.
+pub fn is_no_more(changed: &Request, asked: &Asked) -> bool {
+    let its = &asked.request;
+    let is_no_more_memory = match changed.memory {
+        Some(MemoryCap::Bytes(bytes)) => bytes <= asked.cap_bytes,
+        memory => memory == its.memory,
     };
-    one.fraction_permille <= other.fraction_permille && one.spill_bytes <= other.spill_bytes && has_less_memory
+    changed.fraction_permille <= its.fraction_permille
+        && changed.spill_bytes <= its.spill_bytes
+        && is_no_more_memory
+        && (changed.class, changed.priority, changed.p99_ns) == (its.class, its.priority, its.p99_ns)
+        && (changed.mode == its.mode || its.mode == Mode::Auto)
 }
 
 /// What a container asks for by itself, where it has something else since it was changed; as the end of a sentence.

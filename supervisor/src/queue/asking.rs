@@ -29,54 +29,62 @@ impl Leases {
         if asked.request.wait_seconds.is_none() {
             return self.grant(asked, requester, uid).map(LeaseAnswer::Granted);
         }
-        let (now, was_changed) = (Instant::now(), self.changes.of(asked, uid));
-        let Some((changed, before)) = was_changed else {
-            return self.lease_or_queue(asked, requester, uid, (None, now));
+        let Some((changed, before)) = self.changes.of(asked, uid) else {
+            return self.lease_or_queue(asked, requester, uid, None, None);
         };
         let waits_as_changed = self.book().queue.waiter_of(asked, uid).map(|waiter| waiter.asks_the_same(&changed));
         let is_as_changed = waits_as_changed.unwrap_or_else(|| {
             let could_be = || self.check_can_be(&changed).and_then(|()| self.could_fit(&changed, uid, &self.book()));
-            is_no_more(&changed.request, &asked.request) && could_be().is_ok()
+            is_no_more(&changed.request, &before) && could_be().is_ok()
         });
-        if is_as_changed {
-            return self.lease_or_queue(&changed, requester, uid, (Some(before), now));
+        match is_as_changed {
+            true => self.lease_or_queue(&changed, requester, uid, Some(before), None),
+            false => self.lease_or_queue(asked, requester, uid, None, Some((changed, before))),
         }
-        // What is more is not waited for while there is room for what it asks for.
-        if waits_as_changed.is_none()
-            && let Some((book, place)) = self.place_as(&changed, requester.name, uid, now + END_PATIENCE)
-        {
-            let place = Place { before: Some(before), ..place };
-            let granted = self.grant_at(book, place, (&changed, uid), requester, now + GRANT_PATIENCE);
-            return granted.map(LeaseAnswer::Granted);
-        }
-        let answer = self.lease_or_queue(asked, requester, uid, (None, now))?;
-        if matches!(answer, LeaseAnswer::Granted(_)) {
-            self.tell_no_room(asked, Some(&changed));
-        }
-        Ok(answer)
     }
 
-    /// The same of what is asked for as it is served, since a moment; `before` is what its container asks for by itself if it was changed.
+    /// The same of what is asked for as it is served: `before` is what its container asks for by itself if that is something else. What
+    /// it was changed to otherwise is `rather` granted where there is room for that, and not waited for.
     fn lease_or_queue(
         &self,
         asked: &LeaseRequest,
         requester: WatchedProcess,
         uid: u32,
-        (before, now): (Option<Asked>, Instant),
+        before: Option<Asked>,
+        rather: Option<(LeaseRequest, Asked)>,
     ) -> Result<LeaseAnswer, ErrorBody> {
         let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
         can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
             return Ok(LeaseAnswer::Waiting(Box::new(answer)));
         }
-        let deadline = now + GRANT_PATIENCE;
-        match self.find_place(asked, requester.name, uid, now + END_PATIENCE) {
+        let now = Instant::now();
+        let (end, deadline) = (now + END_PATIENCE, now + GRANT_PATIENCE);
+        let mut refusal = None;
+        if let Some((changed, before)) = rather {
+            match self.place_as(&changed, requester.name, uid, end) {
+                Ok((mut book, place)) => {
+                    self.check_taken_out(&mut book, asked, uid)?;
+                    let place = Place { before: Some(before), ..place };
+                    let granted = self.grant_at(book, place, (&changed, uid), requester, deadline);
+                    return granted
+                        .map(LeaseAnswer::Granted)
+                        .inspect_err(|_| self.leave_queue(asked, uid, Left::Refused));
+                }
+                Err(cause) => refusal = Some((changed, cause)),
+            }
+        }
+        match self.find_place(asked, requester.name, uid, end) {
             Ok((mut book, place)) => {
-                let place = Place { before, ..place };
                 // Somebody may have taken it out since it was looked at last.
                 self.check_taken_out(&mut book, asked, uid)?;
+                let place = Place { before, ..place };
                 let granted = self.grant_at(book, place, (asked, uid), requester, deadline);
-                granted.map(LeaseAnswer::Granted).inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))
+                let granted = granted.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
+                if let Some((changed, cause)) = refusal {
+                    self.tell_as_asked(&changed, &cause);
+                }
+                Ok(LeaseAnswer::Granted(granted))
             }
             Err(refusal) => {
                 self.wait_for_room(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))

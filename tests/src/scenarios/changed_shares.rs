@@ -87,7 +87,7 @@ fn without_room(host: &Host, first: &Container) -> Result<()> {
     start(host, "third", "0.5", &[])?;
     docker(host, &["start", "first"])?;
     has(host, first, 300)?;
-    is_told(host, "for 90 % and 2GiB, which it was changed to, there is no room")?;
+    is_told(host, "has what it asks for, and not 90 % and 2GiB, which it was changed to: ")?;
     docker(host, &["rm", "-f", "third"])?;
     wait_for("room", || Ok(host.leases()?.len() == 1))?;
     docker(host, &["restart", "-t", "0", "first"])?;
@@ -147,7 +147,7 @@ fn of_one_that_waits(host: &Host) -> Result<()> {
     docker(host, &["start", "waits"])?;
     has(host, &waits, 200)?;
     ensure(queue()?.is_empty(), || "it waits for more than it asks for".to_owned())?;
-    is_told(host, "for 70 % and 2GiB, which it was changed to, there is no room")
+    is_told(host, "has what it asks for, and not 70 % and 2GiB, which it was changed to: ")
 }
 
 /// Has it end, so that this many leases are left.

@@ -131,10 +131,19 @@ fn those_that_run_are_not_forgotten_nor_what_cannot_be_read() {
 }
 
 #[test]
-fn what_is_no_more_waits_as_it_was_changed() {
-    let request = |text: &str| asked("c", text).request;
-    let (less, own) =
-        (request(r#"{"fraction_permille":100,"memory":{"bytes":2}}"#), request(r#"{"fraction_permille":300}"#));
-    let more_memory = request(r#"{"fraction_permille":100,"memory":{"bytes":3}}"#);
-    assert!(is_no_more(&less, &own) && !is_no_more(&own, &less) && !is_no_more(&more_memory, &less));
+fn what_is_no_more_has_room_wherever_there_is_some_for_what_is_asked() {
+    let of = |text: &str| asked("c", text).request;
+    let own = Asked::of(&of(r#"{"fraction_permille":300,"mode":"slice"}"#), 4 * GIB);
+    let less = Request { fraction_permille: 100, memory: Some(MemoryCap::Bytes(4 * GIB)), ..own.request.clone() };
+    assert!(is_no_more(&less, &own) && is_no_more(&own.request, &own));
+    for more in [
+        Request { fraction_permille: 400, ..less.clone() },
+        Request { memory: Some(MemoryCap::Bytes(5 * GIB)), ..less.clone() },
+        Request { spill_bytes: Some(GIB), ..less.clone() },
+        Request { priority: Priority::Burst, ..less.clone() },
+        Request { class: Class::Latency, ..less.clone() },
+        Request { mode: Mode::TimeSlice, ..less.clone() },
+    ] {
+        assert!(!is_no_more(&more, &own), "{more:?}");
+    }
 }
