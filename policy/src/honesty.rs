@@ -87,10 +87,12 @@ impl DeviceUse {
         self.now_us < self.blind_until_us
     }
 
-    /// Takes the answer to [`DeviceUse::since_us`], which came at this wall time: the busy time of each process in nanoseconds.
+    /// Takes the answer to [`DeviceUse::since_us`], which came at this time of the clock that nobody sets: the busy time of each process
+    /// in nanoseconds.
     pub fn add(&mut self, samples: &[Sample], answered_us: u64) -> BTreeMap<u32, u64> {
-        let (since_us, now_us) = (self.counted_until_us, answered_us.saturating_add(DRIFT_US));
-        // Dated by a time before the clock was set back, which nobody has seen.
+        let took_us = answered_us.saturating_sub(self.now_us);
+        let (since_us, now_us) = (self.counted_until_us, self.wall_us.saturating_add(took_us + DRIFT_US));
+        // Dated by a clock that was set meanwhile, or back while nobody looked.
         if self.is_blind() || samples.iter().any(|sample| sample.at_us > now_us) {
             return BTreeMap::new();
         }
@@ -190,7 +192,7 @@ mod tests {
             let now_ms = second * 1000;
             device.begin(wall_ms(now_ms) * 1000, now_ms * 1000, 0);
             let samples = answer(now_ms, device.since_us(), &wall_ms, &is_busy);
-            device.add(&samples, wall_ms(now_ms) * 1000).get(&7).copied().unwrap_or(0) / MS
+            device.add(&samples, now_ms * 1000).get(&7).copied().unwrap_or(0) / MS
         };
         (1..=seconds).map(&mut see).collect()
     }
@@ -202,7 +204,7 @@ mod tests {
         let mut device = DeviceUse::default();
         let begin = |device: &mut DeviceUse, ms: u64| device.begin((DAY_MS + ms) * 1000, 1_000_000 + ms * 1000, 0);
         begin(&mut device, 0);
-        assert!(device.add(&[sample(7, DAY_MS - 100, 50)], DAY_MS * 1000).is_empty(), "of before the first look");
+        assert!(device.add(&[sample(7, DAY_MS - 100, 50)], 1_000_000).is_empty(), "of before the first look");
         begin(&mut device, 1000);
         let busy = device.add(
             &[sample(7, DAY_MS + 900, 35), sample(8, DAY_MS + 900, 900), sample(9, DAY_MS, 99)],
@@ -210,10 +212,10 @@ mod tests {
         );
         assert_eq!((busy[&7], busy[&8]), (315 * MS, 900 * MS), "nor is a device busier than it can be");
         assert_eq!(busy.len(), 2, "one that did something last at an earlier time");
-        assert!(device.add(&[sample(7, DAY_MS + 900, 35)], (DAY_MS + 1000) * 1000).is_empty(), "nothing counts twice");
+        assert!(device.add(&[sample(7, DAY_MS + 900, 35)], 2_000_000).is_empty(), "nothing counts twice");
         // A device that has an entry for each sample in which somebody was busy.
         begin(&mut device, 5000);
-        let busy = device.add(&[4900, 2700, 4700].map(|ms| sample(7, DAY_MS + ms, 100)), (DAY_MS + 5000) * 1000);
+        let busy = device.add(&[4900, 2700, 4700].map(|ms| sample(7, DAY_MS + ms, 100)), 6_000_000);
         assert_eq!(busy[&7], 600 * MS);
     }
 
@@ -235,7 +237,7 @@ mod tests {
         let mut see = |device: &mut DeviceUse, second: u64| {
             device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, until_us);
             let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
-            all_ms += device.add(&samples, (DAY_MS + second * 1000) * 1000).get(&7).copied().unwrap_or(0) / MS;
+            all_ms += device.add(&samples, second * 1_000_000).get(&7).copied().unwrap_or(0) / MS;
             until_us = device.since_us();
         };
         (1..=20).for_each(|second| see(&mut first, second));
@@ -276,7 +278,7 @@ mod tests {
             device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, 0);
             // The device answers after 0.4 s.
             let samples = answer(second * 1000 + 400, device.since_us(), |ms| DAY_MS + ms, |_| true);
-            device.add(&samples, (DAY_MS + second * 1000 + 400) * 1000).get(&7).copied().unwrap_or(0)
+            device.add(&samples, second * 1_000_000 + 400_000).get(&7).copied().unwrap_or(0)
         };
         assert_eq!((1..=60).map(&mut see).sum::<u64>(), 59 * S + 400 * MS);
         let back_ms = |ms: u64| {
@@ -298,7 +300,7 @@ mod tests {
         let mut see = |second: u64| {
             device.begin((DAY_MS + second * 1000) * 1000, second * 1_000_000, 0);
             let samples = answer(second * 1000, device.since_us(), |ms| DAY_MS + ms, |_| true);
-            device.add(&samples, (DAY_MS + second * 1000) * 1000).get(&7).copied().unwrap_or(0)
+            device.add(&samples, second * 1_000_000).get(&7).copied().unwrap_or(0)
         };
         assert_eq!([1, 2, 6, 36].map(&mut see), [0, S, 4 * S, 8 * S]);
     }

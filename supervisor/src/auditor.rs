@@ -82,6 +82,8 @@ pub struct Auditor {
     is_silent: Vec<bool>,
     /// By index of the GPU: NVML had figures of it in the newest look.
     has_figures: Vec<bool>,
+    /// The same, also where they count for nothing.
+    tells: Vec<bool>,
     /// By index of the GPU: for how long each process kept it busy, nanoseconds, by what was new in the newest look.
     busy: Vec<BTreeMap<u32, u64>>,
     past: PastMembers,
@@ -100,6 +102,7 @@ impl Auditor {
             was_silent,
             is_silent,
             has_figures: vec![false; gpus],
+            tells: vec![false; gpus],
             busy: vec![BTreeMap::new(); gpus],
             past: PastMembers::default(),
         }
@@ -126,7 +129,8 @@ impl Auditor {
             self.is_silent[index] = is_silent;
             self.was_silent[index] |= is_silent;
             self.has_figures[index] = told.is_known && !device.is_blind();
-            let busy = if told.is_known { device.add(&told.samples, clock::unix_us()) } else { BTreeMap::new() };
+            self.tells[index] = told.is_known;
+            let busy = if told.is_known { device.add(&told.samples, clock::now_ns() / 1000) } else { BTreeMap::new() };
             let until_us = device.since_us();
             for (tenant, pids) in members {
                 let seen_ns = pids.iter().filter_map(|pid| busy.get(&pid.0)).sum();
@@ -162,6 +166,11 @@ impl Auditor {
     /// Whether NVML has just said how busy processes keep this GPU.
     pub fn has_figures(&self, gpu: usize) -> bool {
         self.has_figures.get(gpu).copied().unwrap_or(false)
+    }
+
+    /// Whether NVML has just told anything of that, whatever it is worth.
+    pub fn tells(&self, gpu: usize) -> bool {
+        self.tells.get(gpu).copied().unwrap_or(false)
     }
 
     /// For how long each process kept this GPU busy, nanoseconds, by what NVML has just told that it had not told before.

@@ -102,13 +102,13 @@ impl BaselineWatch {
             // Of the first answer it is not known since when it holds.
             let Some(last_ns) = self.answered_ns.insert(gpu.uuid.clone(), now_ns) else { continue };
             let has_figures = auditor.has_figures(place);
-            let told_ns = if has_figures { self.told_ns.insert(gpu.uuid.clone(), now_ns) } else { None };
+            let told_ns = if auditor.tells(place) { self.told_ns.insert(gpu.uuid.clone(), now_ns) } else { None };
             let answer = Answer {
                 occupancy,
                 busy: auditor.busy(place).collect(),
                 elapsed_ns: now_ns.saturating_sub(last_ns),
                 has_figures,
-                busy_since_ns: now_ns.saturating_sub(told_ns.unwrap_or(last_ns)).min(TOLD_NS),
+                busy_since_ns: now_ns.saturating_sub(told_ns.unwrap_or(last_ns)),
             };
             let users = self.kept_apart(self.on(&answer), unix_s);
             seen.push(GpuSighting { gpu: gpu.uuid.clone(), watched_ns: answer.counted_ns(), users });
@@ -200,7 +200,7 @@ impl Answer<'_> {
 
     /// The same part of what was done in it, and before it since it told of that: then nobody saw how busy who kept it.
     fn counted_of(&self, ns: u64) -> u64 {
-        let of_ns = self.busy_since_ns.max(self.elapsed_ns).max(1);
+        let of_ns = self.busy_since_ns.max(self.elapsed_ns).clamp(1, TOLD_NS);
         let part = u128::from(ns) * u128::from(self.counted_ns()) / u128::from(of_ns);
         u64::try_from(part).unwrap_or(u64::MAX)
     }
@@ -287,7 +287,7 @@ mod tests {
         let there = occupancy(&[3]);
         let seen = watch().on(&answer(&there, &[(3, 5 * S)], 10 * S));
         let its = seen[&user("b")].seen;
-        assert_eq!((its.held_ns, its.busy_ns), (3 * S, 3 * S / 2));
+        assert_eq!((its.held_ns, its.busy_ns), (3 * S, 15 * S / 8), "of the last eight seconds");
         let seen = watch().on(&Answer { busy_since_ns: 8 * S, ..answer(&there, &[(3, 8 * S)], S) });
         let its = seen[&user("b")].seen;
         assert_eq!((its.held_ns, its.busy_ns), (S, S), "for seven seconds before it was there and nobody saw it work");

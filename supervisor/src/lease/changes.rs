@@ -117,6 +117,10 @@ impl Changes {
 
 /// Enters what a lease has now beside what its container asks for; `there` are all that have a container, or are kept for one.
 fn enter(all: &mut Vec<Entry>, record: &Record, there: &[&Record], now_ms: u64) {
+    // Whoever may lease without root may name any container.
+    if record.owner_uid != 0 {
+        return;
+    }
     let is_of = |its: &Change, record: &Record| its.is_of(&record.container_id, record.in_pod.as_ref());
     all.retain(|its| its.change().is_none_or(|its| !is_of(its, record)));
     let Some((asked, to)) = to_be_kept(record) else { return };

@@ -37,10 +37,12 @@ impl Leases {
             let could_be = || self.check_can_be(&changed).and_then(|()| self.could_fit(&changed, uid, &self.book()));
             is_no_more(&changed.request, &before) && could_be().is_ok()
         });
-        match is_as_changed {
-            true => self.lease_or_queue(&changed, requester, uid, Some(before), None),
-            false => self.lease_or_queue(asked, requester, uid, None, Some((changed, before))),
+        if is_as_changed {
+            return self.lease_or_queue(&changed, requester, uid, Some(before), None);
         }
+        // In its place in the queue it has what was kept or planned for what it asks for.
+        let is_first = waits_as_changed.is_none();
+        self.lease_or_queue(asked, requester, uid, None, is_first.then_some((changed, before)))
     }
 
     /// The same of what is asked for as it is served: `before` is what its container asks for by itself if that is something else. What
@@ -53,8 +55,10 @@ impl Leases {
         before: Option<Asked>,
         rather: Option<(LeaseRequest, Asked)>,
     ) -> Result<LeaseAnswer, ErrorBody> {
-        let can_be = self.check_wait(asked).and_then(|()| self.check_can_be(asked));
-        can_be.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
+        let can_be = || self.check_wait(asked).and_then(|()| self.check_can_be(asked));
+        if rather.is_none() {
+            can_be().inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
+        }
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
             return Ok(LeaseAnswer::Waiting(Box::new(answer)));
         }
@@ -73,6 +77,7 @@ impl Leases {
                 }
                 Err(cause) => refusal = Some((changed, cause)),
             }
+            can_be().inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         }
         match self.find_place(asked, requester.name, uid, end) {
             Ok((mut book, place)) => {
