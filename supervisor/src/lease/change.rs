@@ -41,9 +41,8 @@ impl Leases {
             }
             outcome => outcome,
         };
-        let of_share = LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() };
         if let Ok(view) = &outcome
-            && of_share != LeaseUpdate::default()
+            && of_share(change) != LeaseUpdate::default()
         {
             self.note_changed(&view.lease_id);
         }
@@ -63,7 +62,7 @@ impl Leases {
             let held_bytes = lease.accounts.iter().map(held).max().unwrap_or(0);
             (lease.record.lease_id.clone(), lease.record.clone(), held_bytes)
         };
-        let of_share = LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() };
+        let of_share = of_share(change);
         let is_of_share = of_share != LeaseUpdate::default();
         if is_of_share {
             check_can_change(&old, &of_share, held_bytes)?;
@@ -276,6 +275,11 @@ fn check_can_change(record: &Record, change: &LeaseUpdate, held_bytes: u64) -> R
         ),
         format!("change {all}, or start it anew with mode=slice"),
     ))
+}
+
+/// What a change is but for the run time.
+fn of_share(change: &LeaseUpdate) -> LeaseUpdate {
+    LeaseUpdate { run_seconds: None, no_run_time: false, ..change.clone() }
 }
 
 /// Whether a cap that the driver alone keeps is not lowered below what is held, which it would go on holding while that is sold to

@@ -5,15 +5,15 @@
 
 use super::book::Book;
 use super::grant::Leases;
-use super::placing::{END_PATIENCE, GRANT_PATIENCE, Place};
+use super::placing::Place;
 use super::record::Record;
 use crate::clock;
 use crate::events::About;
-use crate::procfs::{ProcessName, WatchedProcess};
+use crate::procfs::ProcessName;
 use crate::state_file::StateFile;
 use gpool_protocol::{
-    ContainerId, ErrorBody, EventKind, LeaseGranted, LeaseId, LeaseRequest, Mechanism, MemoryCap, Mode, PodPlace,
-    Request, format_bytes, format_permille,
+    ContainerId, ErrorBody, EventKind, LeaseId, LeaseRequest, Mechanism, MemoryCap, Mode, PodPlace, Request,
+    format_bytes, format_permille,
 };
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -104,10 +104,13 @@ impl Changes {
     fn note<'a>(&self, id: &LeaseId, with_book: impl FnOnce() -> MutexGuard<'a, Book>) {
         let noted = self.0.change(|all| {
             let book = with_book();
-            let Some(record) = book.leases.get(id).map(|lease| &lease.record) else { return };
             let records =
                 book.leases.values().map(|lease| &lease.record).chain(book.held.iter().map(|its| &its.record));
-            enter(all, record, &records.collect::<Vec<_>>(), clock::unix_ms());
+            let there: Vec<&Record> = records.collect();
+            // Its container may have ended meanwhile, and come back.
+            if let Some(record) = there.iter().find(|record| record.lease_id == *id) {
+                enter(all, record, &there, clock::unix_ms());
+            }
         });
         if let Err(cause) = noted {
             log!("what lease {id} was changed to cannot be written down, and holds until its container ends: {cause}");
@@ -184,33 +187,6 @@ impl Leases {
     /// A lease has been changed.
     pub fn note_changed(&self, id: &LeaseId) {
         self.changes.note(id, || self.book());
-    }
-
-    /// Grants a lease, as its container was changed when it ran last if there is room for that, or refuses with the cause and the
-    /// next step.
-    ///
-    /// # Errors
-    /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
-    pub fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
-        let (now, was_changed) = (Instant::now(), self.changes.of(asked, uid));
-        let (end, deadline) = (now + END_PATIENCE, now + GRANT_PATIENCE);
-        let mut refusal = None;
-        if let Some((changed, before)) = was_changed {
-            match self.place_as(&changed, requester.name, uid, end) {
-                Ok((book, place)) => {
-                    let place = Place { before: Some(before), ..place };
-                    return self.grant_at(book, place, (&changed, uid), requester, deadline);
-                }
-                Err(cause) => refusal = Some((changed, cause)),
-            }
-        }
-        self.check_can_be(asked)?;
-        let (book, place) = self.find_place(asked, requester.name, uid, end)?;
-        let granted = self.grant_at(book, place, (asked, uid), requester, deadline)?;
-        if let Some((changed, cause)) = refusal {
-            self.tell_as_asked(&changed, &cause);
-        }
-        Ok(granted)
     }
 
     /// A container has what it asks for, and not what it was changed to, because of this.

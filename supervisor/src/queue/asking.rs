@@ -7,7 +7,9 @@ use crate::clock;
 use crate::events::About;
 use crate::lease::{Asked, Book, END_PATIENCE, GRANT_PATIENCE, Leases, Place, is_no_more};
 use crate::procfs::WatchedProcess;
-use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseAnswer, LeaseRequest, LeaseWaiting, format_seconds};
+use gpool_protocol::{
+    ErrorBody, ErrorCode, EventKind, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting, format_seconds,
+};
 use std::time::Instant;
 
 /// Of the places in the queue a user without root has one in so many at most.
@@ -19,7 +21,7 @@ impl Leases {
     /// Grants a lease, or has the request wait as long as it wants to, or refuses it.
     ///
     /// # Errors
-    /// As [`Leases::grant`]; and a longer wait than this host allows, a full queue, or a request that was taken out of it.
+    /// A conflict with a running container of the same id, no room, or a file of the driver that is not there; and a longer wait than this host allows, a full queue, or a request that was taken out of it.
     pub fn lease_or_wait(
         &self,
         asked: &LeaseRequest,
@@ -45,8 +47,35 @@ impl Leases {
         self.lease_or_queue(asked, requester, uid, None, is_first.then_some((changed, before)))
     }
 
-    /// The same of what is asked for as it is served: `before` is what its container asks for by itself if that is something else. What
-    /// it was changed to otherwise is `rather` granted where there is room for that, and not waited for.
+    /// Grants a lease, as its container was changed when it ran last if there is room for that, or refuses with the cause and the
+    /// next step.
+    ///
+    /// # Errors
+    /// A conflict with a running container of the same id, no room, or a file of the driver that is not there.
+    fn grant(&self, asked: &LeaseRequest, requester: WatchedProcess, uid: u32) -> Result<LeaseGranted, ErrorBody> {
+        let (now, was_changed) = (Instant::now(), self.changes.of(asked, uid));
+        let (end, deadline) = (now + END_PATIENCE, now + GRANT_PATIENCE);
+        let mut refusal = None;
+        if let Some((changed, before)) = was_changed {
+            match self.place_as(&changed, requester.name, uid, end) {
+                Ok((book, place)) => {
+                    let place = Place { before: Some(before), ..place };
+                    return self.grant_at(book, place, (&changed, uid), requester, deadline);
+                }
+                Err(cause) => refusal = Some((changed, cause)),
+            }
+        }
+        self.check_can_be(asked)?;
+        let (book, place) = self.find_place(asked, requester.name, uid, end)?;
+        let granted = self.grant_at(book, place, (asked, uid), requester, deadline)?;
+        if let Some((changed, cause)) = refusal {
+            self.tell_as_asked(&changed, &cause);
+        }
+        Ok(granted)
+    }
+
+    /// Grants a lease or has the request wait, as it is served: `before` is what its container asks for by itself if that is something
+    /// else. What it was changed to otherwise is `rather` granted where there is room for that, and not waited for.
     fn lease_or_queue(
         &self,
         asked: &LeaseRequest,
