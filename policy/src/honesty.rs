@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub struct Sample {
     /// The process.
     pub process: u32,
-    /// Until when, in microseconds of whatever clock the device uses.
+    /// Until when, in microseconds of wall time.
     pub at_us: u64,
     /// 0 to 100.
     pub busy_percent: u32,
