@@ -24,10 +24,12 @@ done | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n -u | tail -n 1 | sed 's/GLIBC
 for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libgcc_s.so.1 libdl.so.2 libpthread.so.0; do
     cp -L "/lib/x86_64-linux-gnu/$library" "$bundle/libc/"
 done
+# One that is linked statically needs no library.
 runc=$(command -v runc || true)
 if [ -n "$runc" ]; then
     cp -L "$runc" "$bundle/runc/runc"
-    cp -L /usr/lib/x86_64-linux-gnu/libseccomp.so.2 "$bundle/runc/"
+    seccomp=$(ldd "$runc" 2> /dev/null | sed -n 's/.*libseccomp\.so\.2 => \(\/[^ ]*\).*/\1/p')
+    [ -z "$seccomp" ] || cp -L "$seccomp" "$bundle/runc/libseccomp.so.2"
 fi
 # Of the programs, as they were built, and of the suite, as it is now.
 cp "$stage/COMMIT" "$bundle/COMMIT" 2> /dev/null || echo unknown > "$bundle/COMMIT"
@@ -41,3 +43,8 @@ PYTHONPATH=$bundle/suite PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 exec pytho
 RUN
 chmod +x "$bundle/run"
 du -sh "$bundle" | sed 's/\t/ in /'
+# Last, where it is seen.
+if [ -z "$runc" ]; then
+    echo "WARNING: there is no runc here, so the bundle has none. On a machine without runc no container is tried:" >&2
+    echo "WARNING: environment.container says \"skipped\" there. Install runc here and make the bundle again." >&2
+fi

@@ -11,6 +11,7 @@ import tempfile
 import time
 
 from . import libraries
+from .deadline import DEADLINE
 from .programs import SKIPPED
 from .tenant import KILL_PATIENCE_S, SUITE, plain_env
 
@@ -94,9 +95,9 @@ def remove(process, folder):
     except ProcessLookupError:
         pass
     try:
-        process.wait(KILL_PATIENCE_S)
+        process.wait(DEADLINE.patience(KILL_PATIENCE_S))
     except subprocess.TimeoutExpired:
-        print(f"  a program is not gone {KILL_PATIENCE_S} s after it was killed: {process.args[-1]}", flush=True)
+        print(f"  a program was killed and is not gone: {process.args[-1]}", flush=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 

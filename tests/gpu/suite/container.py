@@ -7,6 +7,8 @@ import subprocess
 import sys
 import tempfile
 
+from .deadline import DEADLINE
+
 # What docker gives a container, as far as a program that computes needs it.
 CAPABILITIES = ["CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_KILL", "CAP_SETGID", "CAP_SETUID"]
 MOUNTS = [
@@ -16,6 +18,9 @@ MOUNTS = [
     ("/dev/shm", "tmpfs", "shm", ["nosuid", "noexec", "nodev", "mode=1777"]),
     ("/tmp", "tmpfs", "tmpfs", ["nosuid", "nodev", "mode=1777"]),
 ]
+
+# How long each step may take that takes a container away; where no time is left each has the least, so that mounts go.
+ATTEMPT_S, ATTEMPT_LEAST_S = 10, 0.5
 
 
 def configuration(command, directory, annotations):
@@ -83,7 +88,7 @@ def take_away(folder, mounts):
 def attempt(*command):
     """Runs it for some seconds. Whether it works does not matter, and must not hide why the container ended."""
     try:
-        quiet = subprocess.DEVNULL
-        subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=10)
+        quiet, patience_s = subprocess.DEVNULL, max(ATTEMPT_LEAST_S, DEADLINE.patience(ATTEMPT_S))
+        subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, timeout=patience_s)
     except (OSError, subprocess.SubprocessError):
         pass

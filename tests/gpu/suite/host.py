@@ -16,9 +16,9 @@ import subprocess
 import time
 
 from . import machine
+from .deadline import DEADLINE, FILES_S, SUPERVISOR_S
 from .libraries import build_id
 from .placed import Placed
-from .tenant import alarm_held_back
 
 # Flags of unshare(2) and mount(2).
 NEW_MOUNTS, RECURSIVE, PRIVATE, DETACH = 0x00020000, 16384, 1 << 18, 2
@@ -34,7 +34,9 @@ PLACES = {
     "libexec": "/usr/libexec/gpool",
     "lib": "/usr/lib/gpool",
 }
-# runc and the one library that it needs besides libc, installed where this machine has none.
+# runc and the one library that it needs besides libc, installed where this machine has none. It cannot be started by the
+# bundle's loader, as our programs are where the C library is too old for them: it executes /proc/self/exe again for each
+# container, which would be the loader, and the loader would take runc's first argument for a program.
 RUNC = {"runc": "/usr/bin/runc", "libseccomp.so.2": "/usr/lib/x86_64-linux-gnu/libseccomp.so.2"}
 CONFIGURATION = "/etc/gpool"
 # Lists what the suite has installed, so that the next run can remove what one that was killed has left.
@@ -42,6 +44,10 @@ MARK = f"{CONFIGURATION}/made-by-gpu-suite"
 # Where drivers lie; the loader's own directories come first.
 LIBRARY_DIRECTORIES = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/local/nvidia/lib64", "/usr/local/nvidia/lib",
                        "/usr/local/cuda/compat"]
+
+# How long the supervisor may take to answer; to end when it is asked to; and to be gone once it was killed.
+START_S, KILL_S = 20, 2
+STOP_S = SUPERVISOR_S - KILL_S
 
 # How long the supervisor may take to try whether the hardware keeps shares by time slices: up to 40 s until its two
 # processes compute, and three tries of some seconds.
@@ -105,22 +111,34 @@ class Host:
         }
 
     def _stop(self):
-        if self.process is not None:
-            self.process.send_signal(signal.SIGTERM)
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
+        """Asks the supervisor to end, and kills it if it does not. One that stays all the same, in a call of the driver's, is
+        waited for no longer than the time is there."""
+        if self.process is None:
+            return
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(DEADLINE.patience(STOP_S, KILL_S + FILES_S))
+        except subprocess.TimeoutExpired:
+            self._kill()
+
+    def _kill(self):
+        self.process.kill()
+        try:
+            self.process.wait(DEADLINE.patience(KILL_S, FILES_S))
+        except subprocess.TimeoutExpired:
+            print("  the supervisor was killed and is not gone", flush=True)
 
     def __exit__(self, *_):
         if self.is_own:
-            self._stop()
-            self._take_away()
+            with DEADLINE.held_back():
+                self._stop()
+                self._take_away()
 
     def _take_away(self):
         if not os.path.exists(MARK):
             return
+        if self.placed.has(RUN):
+            unmount_below(RUN)
         self.placed.take_away()
         # Unless somebody has put something there.
         if not os.listdir(CONFIGURATION):
@@ -221,7 +239,7 @@ class Host:
     def restart(self):
         """Another supervisor in place of the suite's own: it knows nothing that the one before has learnt of the GPU, except
         whether that keeps time slices."""
-        with alarm_held_back():
+        with DEADLINE.held_back():
             self._stop()
             self._launch()
 
@@ -236,9 +254,9 @@ class Host:
                 os._exit(1)
 
         self.process = subprocess.Popen(self._supervisor(), stdout=log, stderr=log, preexec_fn=bind)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + START_S
         while not answers():
-            if self.process.poll() is not None or time.monotonic() > deadline:
+            if self.process.poll() is not None or DEADLINE.given_up or time.monotonic() > deadline:
                 log.flush()
                 with open(log.name) as text:
                     raise HostError(f"the supervisor does not come up: {text.read()[-800:].strip()}")
@@ -256,6 +274,14 @@ class Host:
             return []
         libraries = os.path.join(self.bundle, "libc")
         return [os.path.join(libraries, "ld-linux-x86-64.so.2"), "--library-path", libraries]
+
+
+def unmount_below(folder):
+    """Regions of leases that lasted until the supervisor ended stay mounted, and could not be removed."""
+    libc = ctypes.CDLL(None)
+    for place in reversed([line.split()[4] for line in machine.lines("/proc/self/mountinfo")]):
+        if place.startswith(f"{folder}/"):
+            libc.umount2(place.encode(), DETACH)
 
 
 def library_directories():
@@ -282,7 +308,7 @@ def supervisor_pid():
 
 def gpool(*words):
     """Runs the command line tool; its output. Raises HostError with what it said."""
-    ran = subprocess.run(["gpool", *words], capture_output=True, text=True, timeout=30)
+    ran = subprocess.run(["gpool", *words], capture_output=True, text=True, timeout=DEADLINE.patience(30))
     if ran.returncode != 0:
         raise HostError(f"gpool {' '.join(words)}: {ran.stderr.strip()}")
     return ran.stdout
@@ -337,6 +363,6 @@ def wait_until_free(patience_s=15):
     """Waits until no lease is left, whoever's: what is measured next starts on an empty GPU."""
     deadline = time.monotonic() + patience_s
     while left := leases():
-        if time.monotonic() > deadline:
+        if DEADLINE.given_up or time.monotonic() > deadline:
             raise HostError(f"leases are left: {', '.join(its['container_id'] for its in left)}")
         time.sleep(0.05)

@@ -7,7 +7,6 @@ import importlib
 import json
 import os
 import platform
-import signal
 import subprocess
 import sys
 import tempfile
@@ -15,17 +14,18 @@ import time
 import traceback
 
 from . import host, machine, page, tenant
+from .deadline import DEADLINE, RESERVE_S, RunOver, StageTimeout
 from .libraries import build_id
 from .nvml import Nvml
 from .record import Record, Skipped
 from .watch import Watch
 
-# In the order in which they run; the first ones matter most when time is short. Each of the two parts fits into the budget,
+# In the order in which they run; the first ones matter most when time is short. Each of the first three fits into the budget,
 # also where PyTorch is read for the first time; all together do not.
-PARTS = {"1": ["environment", "cost", "shares", "graphs", "power"],
+PARTS = {"1": ["environment", "cost", "shares", "graphs"],
          "2": ["latency", "lending", "memory", "many", "told", "timeslices"],
          # Short.
-         "3": ["answers", "checkpoint", "caps", "spill"],
+         "3": ["answers", "checkpoint", "caps", "spill", "power"],
          # With --hami.
          "hami": ["cost", "shares", "memory"]}
 STAGES = PARTS["1"] + PARTS["2"] + PARTS["3"]
@@ -33,20 +33,21 @@ STAGES = PARTS["1"] + PARTS["2"] + PARTS["3"]
 DEFAULT_PART = "1"
 # How long the first import of PyTorch may hold up the first stage.
 READING_S = 90
-# What a stage may need beyond its plan to end cleanly.
-RESERVE_S = 15
+# What a stage may need beyond its plan to end cleanly; for the last one the reserve of the run is there.
+STAGE_END_S = 15
 # A stage that takes so many times its plan is given up; the least holds also where those after it have no time then.
 PATIENCE, LEAST_PATIENCE = 2, 1.25
 # A stage begins if this part of its plan is left: it is given up in time, and figures that it has by then count.
 LEAST_PART = 0.6
-# What may be used of the device when a stage has ended beyond what was before the first one, and how long that may last.
-LEFT_BYTES, LEFT_S = 64 << 20, 3
+# What may be used of the device when a stage has ended beyond what was before the first one, and how long that may last; how
+# long leases may.
+LEFT_BYTES, LEFT_S, LEASES_LEFT_S = 64 << 20, 3, 15
 # What bringing gpool up, or asking it something, may end with.
 GPOOL_ERRORS = (host.HostError, OSError, subprocess.SubprocessError, ValueError, LookupError)
 # Of so many processors one is kept for what is measured.
 MANY_CORES = 8
 # How much longer stages take that measure HAMi-core beside ours.
-HAMI_TIMES = {"cost": 1.4, "shares": 1.35, "memory": 1.5}
+HAMI_TIMES = {"cost": 1.5, "shares": 1.3, "memory": 1.5}
 # The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
 BRIEF, BRIEF_STAGE = 0.35, 0.6
 
@@ -61,7 +62,8 @@ def options():
     parser.add_argument("--part", choices=sorted(PARTS),
                         help=f"stages that fit into one budget: 1, 2 and 3 are all, and {DEFAULT_PART} is what runs by default")
     parser.add_argument("--budget", type=float, default=540,
-                        help="seconds; no stage begins for most of which there is no time, and none goes on after it")
+                        help=f"seconds, of which {RESERVE_S} are kept for the end: no stage begins for most of which there is no "
+                             "time, and none goes on until then")
     parser.add_argument("--brief", action="store_true", help="a third of the time for each figure: to see that all works")
     parser.add_argument("--out", default="out", help="where results go")
     parser.add_argument("--bundle", default=os.path.dirname(tenant.SUITE), help="where gpool's files are")
@@ -77,17 +79,15 @@ class NoGpu(Exception):
     """There is none here that answers."""
 
 
-class StageTimeout(BaseException):
-    """A stage took far longer than planned. Nobody who catches what may go wrong in a stage goes on after this."""
-
-
 class Suite:
     """What a stage gets. `host` is None until gpool is brought up, and where it cannot be; only stages that do not need it
     run then."""
 
-    def __init__(self, chosen, record, end, folder):
-        self.options, self.record, self.simulated, self.end = chosen, record, chosen.simulated, end
+    def __init__(self, chosen, record, folder):
+        self.options, self.record, self.simulated = chosen, record, chosen.simulated
         self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, None
+        # Whether HAMi-core's limit of compute is obeyed here, once that was tried.
+        self.hami_obeys = None
         # Steps a second of a plain process in turns before gpool was brought up, and in turns afterwards.
         self.around = [], []
         # Who was on the device before the first stage.
@@ -101,10 +101,6 @@ class Suite:
     def seconds(self, planned):
         """How long a measurement that is planned for `planned` seconds takes in this run."""
         return planned * BRIEF if self.options.brief else planned
-
-    def left(self):
-        """Seconds until the budget is spent."""
-        return self.end - time.monotonic()
 
     def shims(self):
         """Build ids of the shims that tenants with a share may have: those of this bundle, and where a supervisor ran
@@ -150,7 +146,7 @@ def about(suite_options):
         # Without it the same figures are of other work.
         "torch": importlib.util.find_spec("torch") is not None,
     }
-    return {**facts, **open_nvml().facts(), "machine": machine.facts()}
+    return {**facts, **open_nvml().facts()}
 
 
 def written(bundle, name):
@@ -187,44 +183,87 @@ def main():
             print(f"there is no libvgpu.so in {chosen.hami}: --hami wants a folder with a build of HAMi-core",
                   file=sys.stderr)
             return 2
-    end = time.monotonic() + chosen.budget
-    # Whoever stops it gets a machine as it was before, as far as a program can see to that.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped by SIGTERM"))
+    if chosen.budget <= RESERVE_S:
+        print(f"of the budget {RESERVE_S} s are kept for the end: {chosen.budget:.0f} s are none", file=sys.stderr)
+        return 2
+    DEADLINE.begin(chosen.budget)
+    try:
+        return measure(chosen, names)
+    except RunOver as why:
+        print(f"the run is cut short: {why}", flush=True)
+        return 1
+
+
+def measure(chosen, names):
+    """Runs these stages with a record of them, if there is a GPU; answers the suite's exit status. Raises RunOver once nothing
+    of them is left running, if the time was up or somebody stopped it."""
     try:
         facts = about(chosen)
     except NoGpu as why:
         print(f"skipped: {why}", flush=True)
         return 0
     os.makedirs(chosen.out, exist_ok=True)
-    return run(chosen, names, Record(os.path.join(chosen.out, "gpu.json"), facts), end)
+    record = Record(os.path.join(chosen.out, "gpu.json"), facts)
+    try:
+        return run(chosen, names, record)
+    except RunOver as why:
+        cut_short(record, names, why)
+        raise
 
 
-def run(chosen, names, record, end):
-    """Runs these stages until the moment `end`; answers the suite's exit status."""
-    print(json.dumps(record.data["about"]), flush=True)
+def run(chosen, names, record):
+    """Runs these stages, and takes away what that needs on this machine; answers the suite's exit status."""
     record.write()
+    record.data["about"]["machine"] = machine.facts()
+    print(json.dumps(record.data["about"]), flush=True)
     if why := unfit():
         record.data["about"]["refused"] = why
         record.note(f"skipped: {why}")
         return 0
     own = host.Host(chosen.bundle, chosen.out, pin(), "timeslices" in names)
     with tempfile.TemporaryDirectory(prefix="gpool-suite-") as folder:
-        suite = Suite(chosen, record, end, folder)
+        suite = Suite(chosen, record, folder)
         try:
-            read_libraries(suite)
-            if "cost" in names and not own.tries_time_slices and not host.answers():
-                stage("cost").around(suite, lambda: bring_up(suite, own))
-            else:
-                # Time slices are tried only while nobody else is on the GPU.
-                bring_up(suite, own)
-            about_gpool(suite)
-            look_around(suite)
-            record.note(f"the first stage begins with {suite.left():.0f} s left of {chosen.budget:.0f}")
-            plans = [planned_seconds(suite, name) for name in names]
-            failed = [name for at, name in enumerate(names) if run_stage(suite, name, plans[at + 1:]) == "failed"]
+            prepare(suite, own, names)
+            failed = run_stages(suite, names)
         finally:
             own.__exit__()
     return 1 if failed or not suite.host else 0
+
+
+def prepare(suite, own, names):
+    """All that comes before the first stage."""
+    read_libraries(suite)
+    if "cost" in names and not own.tries_time_slices and not host.answers():
+        stage("cost").around(suite, lambda: bring_up(suite, own))
+    else:
+        # Time slices are tried only while nobody else is on the GPU.
+        bring_up(suite, own)
+    about_gpool(suite)
+    look_around(suite)
+    left = f"{DEADLINE.left():.0f} s left of {suite.options.budget:.0f}, beside the {RESERVE_S} for the end"
+    suite.record.note(f"the first stage begins with {left}")
+
+
+def run_stages(suite, names):
+    """Answers the names of those that failed."""
+    plans, failed = [planned_seconds(suite, name) for name in names], []
+    for at, name in enumerate(names):
+        DEADLINE.check()
+        if run_stage(suite, name, plans[at + 1:]) == "failed":
+            failed.append(name)
+    DEADLINE.check()
+    DEADLINE.end_begins()
+    return failed
+
+
+def cut_short(record, names, why):
+    """What was measured stands; what was not says so."""
+    record.data["about"]["cut_short"] = str(why)
+    for name in names:
+        if name not in record.data["stages"]:
+            record.stage(name, "not begun", 0)
+    record.write()
 
 
 def bring_up(suite, own):
@@ -257,58 +296,59 @@ def planned_seconds(suite, name):
 
 
 def patience(planned, left, later):
-    """After how many seconds a stage is given up: those after it, planned for `later`, are to run all the same, and each has
-    to end as well."""
-    spared = left - sum(later) - RESERVE_S * (1 + len(later))
-    return min(max(planned * LEAST_PATIENCE, min(planned * PATIENCE, spared)), left - RESERVE_S / 2)
+    """After how many seconds a stage is given up, if the run is not before: those after it, planned for `later`, are to run all
+    the same, and each has to end as well."""
+    spared = left - sum(later) - STAGE_END_S * len(later)
+    return max(planned * LEAST_PATIENCE, min(planned * PATIENCE, spared))
 
 
 def run_stage(suite, name, later):
     """`later` is what the stages after it are planned for, each."""
-    module, record, left, planned = stage(name), suite.record, suite.left(), planned_seconds(suite, name)
+    module, record, left, planned = stage(name), suite.record, DEADLINE.left(), planned_seconds(suite, name)
     if suite.host is None and getattr(module, "NEEDS_GPOOL", True):
         record.stage(name, "skipped: gpool cannot be brought up here", 0)
         return "skipped"
-    if planned * LEAST_PART + RESERVE_S > left:
+    if planned * LEAST_PART > left:
         record.note(f"{name}: skipped, it is planned for {planned:.0f} s and {left:.0f} s are left")
         record.stage(name, "no time", 0)
         return "no time"
     print(f"{name}: {module.__doc__.splitlines()[0]} (about {planned:.0f} s)", flush=True)
     start, outcome, watch = time.monotonic(), "stopped", Watch(suite.nvml)
     suite.watch = watch
-    record.begin(name)
-    signal.signal(signal.SIGALRM, give_up)
-    signal.setitimer(signal.ITIMER_REAL, max(1.0, patience(planned, left, later)))
     try:
-        try:
-            with watch:
-                module.run(suite)
-        finally:
-            # What follows is short, and must not be broken off.
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        record.begin(name)
+        with watch, DEADLINE.stage(patience(planned, left, later)):
+            module.run(suite)
         outcome = "done"
     except Skipped as why:
         outcome = f"skipped: {why}"
         record.note(f"{name}: {outcome}")
+    except RunOver as why:
+        outcome = f"stopped: {why}"
+        raise
     except (Exception, StageTimeout) as error:  # One stage's failure is a result, whatever it is; the others still count.
         outcome = "failed"
         record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
         traceback.print_exc()
     finally:
-        outcome = left_free(suite, outcome)
-        record.stage(name, outcome, time.monotonic() - start, {**(watch.seen() or {}), "after": left_over(suite, name)})
-        record.running = None
+        with DEADLINE.held_back():
+            outcome = left_free(suite, outcome)
+            record.stage(name, outcome, time.monotonic() - start, {**(watch.seen() or {}), "after": left_over(suite, name)})
+            record.running = None
     return outcome
 
 
 def left_free(suite, outcome):
-    """What came of a stage, with nothing of it left for the next one to begin beside."""
-    if not suite.host or outcome == "stopped":
+    """What came of a stage, with nothing of it left for the next one to begin beside, if there is to be one."""
+    if not suite.host or DEADLINE.given_up:
         return outcome
     try:
-        host.wait_until_free()
+        host.wait_until_free(DEADLINE.patience(LEASES_LEFT_S))
         return outcome
     except GPOOL_ERRORS as error:
+        if DEADLINE.given_up:
+            # It had no time to see them go.
+            return outcome
         suite.record.note(f"after the stage: {type(error).__name__}: {error}")
         return "failed"
 
@@ -324,9 +364,9 @@ def left_over(suite, name):
 
 def waited_for(suite, name):
     most, deadline = suite.before["used_bytes"] + LEFT_BYTES, time.monotonic() + LEFT_S
-    while (found := suite.nvml.occupancy())["used_bytes"] > most and time.monotonic() < deadline:
+    while (found := suite.nvml.occupancy())["used_bytes"] > most and not DEADLINE.given_up and time.monotonic() < deadline:
         time.sleep(0.1)
-    if found["used_bytes"] > most:
+    if found["used_bytes"] > most and not DEADLINE.given_up:
         more = (found["used_bytes"] - suite.before["used_bytes"]) >> 20
         suite.record.note(f"after {name} {more} MiB more are used of the device than before all stages: {found['processes']}")
     return found
@@ -372,10 +412,6 @@ def about_gpool(suite):
         about["commit"] = f"unknown: a supervisor that ran already, not the bundle's of {about['commit']}"
         suite.record.note(f"the commit is {about['commit']}")
     suite.record.write()
-
-
-def give_up(*_):
-    raise StageTimeout("it takes far longer than planned")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,9 @@ import os
 from . import picture
 from .record import RUNNING, interval_in, shown, shown_interval, verdict
 
+# Steps of the driver's own suspending, as earlier results have their seconds.
+DRIVER_STEPS = {"suspend": "cuCheckpointProcessCheckpoint", "resume": "cuCheckpointProcessRestore"}
+
 # Names of figures that one picture shows, by their beginning; its title; the unit.
 PICTURES = [
     ("cost", "cost.", "Time for the same work, one tenant alone", "ratio"),
@@ -71,7 +74,7 @@ def merged(runs):
 def weight(stage):
     """How far a stage came: not at all, to a part of its figures, to its end."""
     outcome = stage["outcome"]
-    return 2 if outcome == "done" else 1 if outcome in ("failed", "stopped", RUNNING) else 0
+    return 2 if outcome == "done" else 1 if outcome.split(":")[0] in ("failed", "stopped", RUNNING) else 0
 
 
 def text(data, images):
@@ -84,6 +87,7 @@ def text(data, images):
     if len(data["runs"]) > 1:
         lines += ["", "## Runs", "", "| date | commit | stages |", "|---|---|---|"]
         lines += [f"| {run['date']} | {run['commit']} | {run['stages']} |" for run in data["runs"]]
+    lines += table("Builds", ["file", "build id", "runs"], builds(data["runs"]))
     lines += ["", "## Stages", "",
               "| stage | outcome | seconds | clock: least, median, most | why it is not higher |", "|---|---|---|---|---|"]
     lines += [f"| {name} | {stage['outcome']} | {stage['seconds']} | {clocks(stage)} | {reasons(stage)} |"
@@ -95,12 +99,69 @@ def text(data, images):
         lines.append(f"| {name} | {cell(shown(value))}{shown_interval(detail)} | {entry['unit']} "
                      f"| {shown(entry.get('native'))} | {cell(aim or '')} "
                      f"| {verdict(value, aim, interval_in(detail))}{mark(data, entry)} |")
+    lines += seconds(data) + ceilings(data)
     lines += [""] + [f"![{image}]({image})" for image in images]
     lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]
     lines += ["", "## What surprised", "", "## What was not measured", ""]
     not_run = [name for name, stage in data["stages"].items() if stage["outcome"] != "done"]
     lines += [f"- {name}: {data['stages'][name]['outcome']}" for name in not_run]
     return "\n".join(lines) + "\n"
+
+
+def table(heading, columns, rows):
+    """The lines of a section with one table; none without rows."""
+    if not rows:
+        return []
+    lines = ["", f"## {heading}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    return lines + [f"| {' | '.join(cell(value) for value in row)} |" for row in rows]
+
+
+def builds(runs):
+    """What ran, of each file each build id, with the runs that had it."""
+    found = {}
+    for run in runs:
+        its = run.get("builds", {})
+        files = {name: its.get(name) for name in ("supervisor", "gpool")}
+        files.update((f"shim {name}", id_) for name, id_ in its.get("shims", {}).items())
+        for name, id_ in files.items():
+            if id_:
+                found.setdefault((name, id_), []).append(run["date"])
+    return [(name, id_, ", ".join(dates)) for (name, id_), dates in found.items()]
+
+
+def seconds(data):
+    """How long moving a tenant's memory out and back took, which the figures have as a speed."""
+    rows = [(name + mark(data, entry), shown(its)) for name, entry in data["figures"].items()
+            if name.startswith("checkpoint.") and is_number(its := seconds_of(data["figures"], name))]
+    return table("Seconds of suspending and resuming", ["figure", "seconds"], rows)
+
+
+def seconds_of(figures, name):
+    """Those of one figure, or None. Of the driver's own steps earlier results have them beside what was suspended alone."""
+    detail = figures[name].get("detail")
+    if isinstance(detail, dict) and "seconds" in detail:
+        return detail["seconds"]
+    for what, step in DRIVER_STEPS.items():
+        beginning, word, end = name.rpartition(what)
+        steps = figures.get(f"{beginning}suspend{end}", {}).get("detail") if word else None
+        if isinstance(steps, dict) and step in steps:
+            return steps[step]
+    return None
+
+
+def ceilings(data):
+    """Each size of a step under each ceiling. Earlier results have no windows of one, or some that overlap."""
+    cells = data.get("limits") or []
+    rows = [(its["work"], its["limit"], shown(its["received"]), shown(its.get("gpu_time")),
+             shown((its["received"] - its["limit"]) * 100), shown(its.get("mae_1s")), shown(its.get("windows"))) for its in cells]
+    columns = ["work", "ceiling", "of the work without one", "of the GPU's time", "error, points",
+               "mean error of a second, points", "windows of a second"]
+    lines = table("Ceilings", columns, rows)
+    if any("windows" in its for its in cells):
+        count = sum(its.get("windows") or 0 for its in cells)
+        lines += ["", f"`limit.mae_1s` is of {count} windows of a second, no two of which have anything in common. Of the GPU's time "
+                      "there is a figure where a turn is long enough for the supervisor to count it."]
+    return lines
 
 
 def mark(data, entry):

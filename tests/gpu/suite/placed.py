@@ -26,6 +26,9 @@ class Placed:
         self.all = [(place, known) for known, place in lines]
         return True
 
+    def has(self, place):
+        return any(its == place for its, _ in self.all)
+
     def copy(self, source, place):
         os.makedirs(os.path.dirname(place), exist_ok=True)
         remove(place + NEW)

@@ -143,7 +143,11 @@ def processes():
 
 
 def numba():
-    numba, numpy = needs("numba"), needs("numpy")
+    numpy = needs("numpy")
+    if not hasattr(numpy, "row_stack"):
+        # numpy has dropped the old name of this function, for which releases of numba ask when they are imported.
+        numpy.row_stack = numpy.vstack
+    needs("numba")
     from numba import cuda
 
     @cuda.jit

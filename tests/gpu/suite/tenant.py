@@ -1,6 +1,5 @@
 """Starting workers, plainly or under a share, and speaking with them."""
 
-import contextlib
 import json
 import os
 import select
@@ -10,6 +9,7 @@ import sys
 import time
 
 from . import libraries
+from .deadline import DEADLINE
 from .worker import now_ns, sleep_until
 
 SUITE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -19,6 +19,8 @@ SIMULATED_LIBRARIES = "/run/gpool-simgpu/lib"
 START_PATIENCE_S = 150
 # Until a process is gone whose input has ended, and until one is that was killed: one in a call of the driver's may stay.
 END_PATIENCE_S = KILL_PATIENCE_S = 10
+# Until one is that was sent SIGTERM, of which a worker ends at once.
+TERM_PATIENCE_S = 2
 
 
 class TenantError(Exception):
@@ -69,6 +71,7 @@ class Tenant:
 
     def hear(self, patience_s):
         """The answer to the oldest command that has none yet."""
+        DEADLINE.check()
         deadline = time.monotonic() + patience_s
         while b"\n" not in self.rest:
             left = deadline - time.monotonic()
@@ -104,9 +107,12 @@ class Tenant:
     def wait(self):
         """Waits until it is gone, as long as makes sense."""
         try:
-            self.process.wait(KILL_PATIENCE_S)
+            self.process.wait(DEADLINE.patience(KILL_PATIENCE_S))
         except subprocess.TimeoutExpired:
-            print(f"  {self.name} is not gone after {KILL_PATIENCE_S} s; the suite goes on without it", flush=True)
+            self.tell_that_it_stays()
+
+    def tell_that_it_stays(self):
+        print(f"  {self.name} is still there; the suite goes on without it", flush=True)
 
     def end(self, patience_s=END_PATIENCE_S):
         """Ends it as its input ends; kills it if it stays."""
@@ -129,48 +135,48 @@ class Tenants:
         return self
 
     def __exit__(self, *_):
-        with alarm_held_back():
+        with DEADLINE.held_back():
             try:
-                # All at once: each has the same seconds to end.
-                for tenant in self.all:
-                    tenant.process.stdin.close()
-                deadline = time.monotonic() + END_PATIENCE_S
-                while any(tenant.is_alive for tenant in self.all) and time.monotonic() < deadline:
-                    time.sleep(0.01)
+                self._ask()
             finally:
-                self._kill()
+                self._stop()
 
-    def _kill(self):
-        """Kills whoever is still there, and waits for nobody before all are."""
-        left = [tenant for tenant in self.all if tenant.is_alive]
-        for tenant in left:
-            tenant.process.kill()
-        for tenant in left:
-            tenant.wait()
+    def _ask(self):
+        """Ends them as their inputs end, all at once: each has the same seconds. Where something was given up they are in the
+        middle of a command, and would be waited for in vain."""
+        for tenant in self.all:
+            tenant.process.stdin.close()
+        deadline = time.monotonic() + END_PATIENCE_S
+        while self._alive() and not DEADLINE.given_up and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _stop(self):
+        """Ends whoever is still there, and waits for nobody before all have their signal: `gpool run` hands SIGTERM on, and
+        takes its cgroup away, which one that is killed cannot."""
+        for number, patience_s in ((signal.SIGTERM, TERM_PATIENCE_S), (signal.SIGKILL, KILL_PATIENCE_S)):
+            for tenant in self._alive():
+                tenant.process.send_signal(number)
+            deadline = time.monotonic() + DEADLINE.patience(patience_s)
+            while self._alive() and time.monotonic() < deadline:
+                time.sleep(0.01)
+        for tenant in self._alive():
+            tenant.tell_that_it_stays()
         for tenant in self.all:
             tenant.process.stdout.close()
 
+    def _alive(self):
+        return [tenant for tenant in self.all if tenant.is_alive]
+
     def start(self, name, share=None, env=None, around=()):
-        self.all.append(Tenant(name, share, env, around))
+        DEADLINE.check()
+        # One that had begun and was in no list would be left.
+        with DEADLINE.held_back():
+            self.all.append(Tenant(name, share, env, around))
         return self.all[-1]
 
     def living(self, tenant):
         """That tenant, or where it has ended another one like it."""
         return tenant if tenant.is_alive else self.start(tenant.name, tenant.share, tenant.env)
-
-
-@contextlib.contextmanager
-def alarm_held_back():
-    """The alarm by which a stage is given up comes only afterwards: what is done meanwhile must not be left half done. It is
-    not blocked, because another thread would take it then."""
-    came = []
-    before = signal.signal(signal.SIGALRM, lambda *_: came.append(True))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    if came:
-        signal.raise_signal(signal.SIGALRM)
 
 
 def prepare(tenants_and_works):
@@ -266,5 +272,5 @@ def at_its_clock(suite, measure):
     return answer, suite.watch.clock_mhz(begun, time.monotonic())
 
 
-__all__ = ["Tenant", "TenantError", "Tenants", "alarm_held_back", "at_its_clock", "beside_whole", "hear_all", "now_ns",
+__all__ = ["Tenant", "TenantError", "Tenants", "at_its_clock", "beside_whole", "hear_all", "now_ns",
            "prepare", "rate", "run_together", "sleep_until", "solo_rates", "start_plain", "warm_up"]

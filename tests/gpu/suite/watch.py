@@ -4,8 +4,10 @@ import statistics
 import threading
 import time
 
-# Between two looks.
-PERIOD_S = 0.25
+from .deadline import DEADLINE
+
+# Between two looks, and until the last one has ended.
+PERIOD_S, END_PATIENCE_S = 0.25, 5
 
 
 class Watch:
@@ -22,7 +24,7 @@ class Watch:
     def __exit__(self, *_):
         self.ended.set()
         # A call of the driver that does not return must not hold up the suite.
-        self.thread.join(5)
+        self.thread.join(DEADLINE.patience(END_PATIENCE_S))
 
     def _look(self):
         nvml = self.nvml

@@ -106,6 +106,6 @@ def suspended(tenant, pid):
 def figures(record, beginning, size, rounds):
     for end, seconds in zip(("", "_again"), rounds):
         suspend, resume = (seconds[step] for step in STEPS[1:3])
-        record.figure(f"{beginning}suspend{end}", size / GIB / suspend, "GiB/s", detail=seconds)
-        record.figure(f"{beginning}resume{end}", size / GIB / resume, "GiB/s")
+        record.figure(f"{beginning}suspend{end}", size / GIB / suspend, "GiB/s", detail={"seconds": suspend, "steps": seconds})
+        record.figure(f"{beginning}resume{end}", size / GIB / resume, "GiB/s", detail={"seconds": resume})
         record.figure(f"{beginning}lock{end}", seconds[STEPS[0]] * 1e3, "ms")

@@ -12,13 +12,14 @@ import time
 
 from .. import container, libraries
 from ..comparison import Comparison
+from ..deadline import DEADLINE
 from ..exports import look as look_for_exports
 from ..host import gpool
 from ..sections import Sections
 from ..tenant import SUITE, Tenants, plain_env
 
 SECONDS = 90
-# How long a program may take, and all of them together; what is left of the budget for what comes after them.
+# How long a program may take, and all of them together; what is left of the time for what comes after them.
 PROGRAM_S, PROGRAMS_S, AFTER_S = 75, 90, 40
 # Programs that run at the same time, each plainly and with its share: results are compared here, not times.
 AT_ONCE = 5
@@ -42,7 +43,7 @@ def run(suite):
 
 def programs(suite):
     """Each program plainly and under a share; those that differ. The last ones are left out when time is short."""
-    end = time.monotonic() + min(PROGRAMS_S, suite.left() - AFTER_S)
+    end = time.monotonic() + min(PROGRAMS_S, DEADLINE.left() - AFTER_S)
     comparison = Comparison(SHARE, suite.shims(), STOPPED, PROGRAM_S, end)
 
     def outcome(program):
@@ -65,7 +66,10 @@ def programs(suite):
 
 def in_a_container(suite):
     """The first program again, in a container that gpool-runtime and runc make: it must print what the plain one does,
-    and have the shim. Answers what is wrong."""
+    and have the shim. Answers what is wrong. Where no container can be made, the figure says why."""
+    if why := without_runc(suite):
+        suite.record.figure("environment.container", f"skipped: {why}", "")
+        return []
     annotations = {"gpool.io/fraction": "0.5", "gpool.io/memory": "40%"}
     command = [sys.executable, "-m", "suite.programs", "driver"]
     try:
@@ -74,13 +78,28 @@ def in_a_container(suite):
         outcome = f"differs: it does not end within {error.timeout:.0f} s"
     except (OSError, subprocess.SubprocessError) as error:
         said = getattr(error, "stderr", b"") or b""
-        suite.record.note(f"container: not possible here: {error} {said!r}")
+        outcome = f"skipped: no container can be made here: {error} {said!r}"
+        suite.record.figure("environment.container", outcome, "")
         return []
     else:
         plain = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=SUITE, env={**os.environ, **plain_env()})
         outcome = contained(suite, ran, plain)
     suite.record.figure("environment.container", outcome, "")
     return [] if outcome == "same" else [f"container: {outcome}"]
+
+
+def without_runc(suite):
+    """Why neither runc nor crun, which takes its place, can be started here, or None."""
+    program = shutil.which("runc") or shutil.which("crun")
+    if not program:
+        has_one = os.path.exists(os.path.join(suite.options.bundle, "runc", "runc"))
+        return "there is no runc on this machine" + ("" if has_one else ", and none in the bundle")
+    try:
+        ran = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"{program} cannot be started here: {error}"
+    # The bundle's one wants a C library as new as that of the machine that it is from.
+    return f"{program} cannot be started here: {ran.stderr.strip()[-300:]}" if ran.returncode != 0 else None
 
 
 def contained(suite, ran, plain):

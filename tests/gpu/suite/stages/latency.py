@@ -33,6 +33,18 @@ class Kind:
 
 
 def run(suite):
+    kinds = []
+    try:
+        turns(suite, kinds)
+    finally:
+        # Also of a turn that breaks off, or after which the stage is given up: what there is counts. The tenants have ended
+        # by now: figures take seconds.
+        for kind in kinds:
+            figures(suite.record, kind)
+
+
+def turns(suite, kinds):
+    """Adds the kinds of requests to `kinds`, and to these what came of each turn."""
     infer = suite.choose("torch-infer-graph:8", "fused:264:2000", "spin:1000000")
     part = suite.choose("torch-infer-graph:64", "fused:2048:2000", "spin:5000000")
     train = suite.choose("torch-train:32", "fused:2048:2000", "spin:2000000")
@@ -49,16 +61,11 @@ def run(suite):
         step_ms = 1e3 / run_together([(pairs["plain"][0], part)], 1)[0]["rate"]
         # In two turns as many short ones as a 99th percentile needs, with some to spare: they come at random.
         short_s, long_s = (1.5, 1.5) if suite.simulated else (suite.seconds(6.6), suite.seconds(4))
-        kinds = [Kind("", infer, 1, SHORT_RATE, short_s),
-                 Kind("long.", part, max(1, round(LONG_MS / step_ms)), LONG_RATE, long_s)]
+        kinds += [Kind("", infer, 1, SHORT_RATE, short_s),
+                  Kind("long.", part, max(1, round(LONG_MS / step_ms)), LONG_RATE, long_s)]
         # Each in turn and the other way round: what changes with time changes both.
-        try:
-            for turn, who in enumerate(["gpool", "plain", "plain", "gpool"]):
-                one_turn(kinds, who, *pairs[who], train, seed=turn // 2)
-        finally:
-            # Also of a turn that breaks off, or after which the stage is given up: what there is counts.
-            for kind in kinds:
-                figures(suite.record, kind)
+        for turn, who in enumerate(["gpool", "plain", "plain", "gpool"]):
+            one_turn(kinds, who, *pairs[who], train, seed=turn // 2)
 
 
 def one_turn(kinds, who, server, trainer, train, seed):

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import tempfile
 
+from ..deadline import DEADLINE
 from ..host import handoffs, lost_by_handoffs
 from ..record import interval_of, median, percentile
 from ..tenant import (TenantError, Tenants, beside_whole, hear_all, now_ns, prepare, rate, run_together, solo_rates,
@@ -27,8 +28,8 @@ MOST = 10
 # How many steps a request has, how many come in a second to all tenants together, and for how long.
 Requests = collections.namedtuple("Requests", "steps rate seconds")
 
-# What folders of the suite's own MPS daemons are called.
-FOLDER = "gpool-suite-mps-"
+# What folders of the suite's own MPS daemons are called, and how long one may take to end that was told to.
+FOLDER, QUIT_S = "gpool-suite-mps-", 30
 
 
 def run(suite):
@@ -131,12 +132,12 @@ def mps(suite):
         for place in env.values():
             os.makedirs(place)
         whole = {**os.environ, **env}
-        subprocess.run([control, "-d"], env=whole, check=True, timeout=20)
         try:
+            subprocess.run([control, "-d"], env=whole, check=True, timeout=20)
             yield env
         finally:
             try:
-                subprocess.run([control], input=b"quit\n", env=whole, timeout=30, check=False)
+                subprocess.run([control], input=b"quit\n", env=whole, timeout=DEADLINE.patience(QUIT_S), check=False)
             finally:
                 end_leftovers()
 

@@ -152,7 +152,7 @@ def beside_hami(suite, allocator, cap):
     """The same under HAMi-core: what it let through above its cap, by the driver's own figure."""
     with Tenants() as tenants:
         before = used(suite)
-        tenant = hami.start(suite, tenants, {allocator: 50}, cap)[0]
+        tenant = hami.start(suite, tenants, {allocator: (50, cap)})[0]
         filled = fill(suite, tenant, allocator, cap)
         if filled is None:
             return
