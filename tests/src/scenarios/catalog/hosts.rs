@@ -162,7 +162,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "bare-machine",
-        what: "the same from its bundle on machines without cgroups, with a mounted driver, and without overlays",
+        what: "the same from its bundle on machines without cgroups, with a mounted driver, and without overlays; cut short, it ends in time",
         limit_s: 180,
         run: Place::Inside(bare_machine::run),
     },
