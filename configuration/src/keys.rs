@@ -299,6 +299,8 @@ pub struct ClassPolicy {
     pub hang_seconds: u64,
     /// The same while a latency container waits for the GPU, at most as long; absent: no shorter.
     pub hang_seconds_latency_waits: Option<u64>,
+    /// What follows when a GPU of a container has failed as a whole.
+    pub failed_action: FailedAction,
     /// What follows when a container makes no use of its GPUs.
     pub idle_action: IdleAction,
     /// For how long it must not, in seconds: 1 to [`IDLE_SECONDS_MAX`].
@@ -331,6 +333,7 @@ impl Default for ClassPolicy {
             liar_action: LiarAction::Debt,
             bypass_action: BypassAction::Event,
             hang_action: HangAction::Event,
+            failed_action: FailedAction::Event,
             hang_seconds: 30,
             hang_seconds_latency_waits: None,
             idle_action: IdleAction::Event,
@@ -373,6 +376,16 @@ pub enum HangAction {
     /// An event and nothing else.
     Event,
     /// An event, and its processes are killed: nothing else ends a kernel that never does.
+    Stop,
+}
+
+/// What follows when a GPU of a container has failed as a whole, so that its work there is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FailedAction {
+    /// An event and nothing else.
+    Event,
+    /// An event, and its processes are killed, so that whoever starts it again gives it another GPU.
     Stop,
 }
 

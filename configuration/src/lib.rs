@@ -36,9 +36,9 @@ pub use flat::{Difference, differences, flat};
 pub use gpus::Gpus;
 pub use health::{HEALTH_FINDINGS, Health};
 pub use keys::{
-    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, HALF_LIFE_DAYS_MAX,
-    HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig, Paths, Queue, Runtime,
-    Socket,
+    BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, FailedAction,
+    HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig,
+    Paths, Queue, Runtime, Socket,
 };
 pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
 pub use layers::{

@@ -67,6 +67,14 @@ pub fn of_the_device() -> impl Iterator<Item = u64> {
     KNOWN.iter().filter(|(_, fault, _)| *fault == Fault::Device).map(|(number, ..)| *number)
 }
 
+/// Whether all that runs on a GPU is lost, or will not end, after the Xid `number`, until the GPU is reset or the host boots: what NVIDIA's
+/// catalogue (docs.nvidia.com/deploy/xid-errors) asks for at once after these, whoever is on it. After others of the device's own
+/// faults work may go on.
+#[must_use]
+pub fn ends_all(number: u64) -> bool {
+    matches!(number, 46 | 62 | 79 | 95 | 119 | 120 | 158)
+}
+
 /// Faults of memory that ended one program alone count together for so long, in nanoseconds: a day.
 const TOGETHER_NS: u64 = 86_400 * 1_000_000_000;
 
@@ -124,5 +132,8 @@ mod tests {
         assert_eq!((meaning(94).fault, meaning(4711).fault), (Fault::Contained, Fault::Unknown));
         assert!(KNOWN.windows(2).all(|pair| pair[0].0 < pair[1].0), "in order, each once");
         assert!(of_the_device().all(|number| meaning(number).fault == Fault::Device));
+        let ending: Vec<u64> = (0..1000).filter(|number| ends_all(*number)).collect();
+        assert_eq!(ending, [46, 62, 79, 95, 119, 120, 158], "a GPU's own faults, and none of a program's");
+        assert!(ending.iter().all(|number| meaning(*number).fault == Fault::Device));
     }
 }

@@ -105,6 +105,8 @@ pub enum EventKind {
     Bypass,
     /// A lease holds more of a GPU than its cap, by the device's own figures.
     OverCap,
+    /// A program has lost its work on a GPU for good, after a fault of its own or of the GPU.
+    ProgramFault,
     /// A process without a lease uses a GPU.
     Outside,
     /// NVML does not answer for a GPU: it was left out at the start, or takes no new leases.
@@ -113,6 +115,8 @@ pub enum EventKind {
     GpuAnswers,
     /// The driver has told of an Xid: something went wrong on a GPU.
     GpuXid,
+    /// A GPU has failed as a whole, and with it the work of a lease.
+    GpuFailed,
     /// A GPU's own figures show that something is wrong with it, or that this is over.
     GpuHealth,
     /// A test of a GPU has passed, or could not be made.
@@ -157,7 +161,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 56] = [
+    pub const ALL: [EventKind; 58] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -190,10 +194,12 @@ impl EventKind {
         EventKind::Hung,
         EventKind::Bypass,
         EventKind::OverCap,
+        EventKind::ProgramFault,
         EventKind::Outside,
         EventKind::GpuSilent,
         EventKind::GpuAnswers,
         EventKind::GpuXid,
+        EventKind::GpuFailed,
         EventKind::GpuHealth,
         EventKind::GpuTested,
         EventKind::GpuTestFailed,

@@ -29,6 +29,10 @@ pub enum LeaseFault {
     MpsServerDied,
     /// Their MPS server has had a fatal fault, and takes nobody in before they have ended.
     MpsServerFault,
+    /// The driver has told one of them that its context cannot be used any more, after a fault of its own work or of the GPU.
+    ProgramFault,
+    /// A GPU of theirs has failed as a whole.
+    GpuFailed,
 }
 
 impl LeaseFault {
@@ -37,6 +41,8 @@ impl LeaseFault {
         match self {
             LeaseFault::MpsServerDied => "mps-server-died",
             LeaseFault::MpsServerFault => "mps-server-fault",
+            LeaseFault::ProgramFault => "program-fault",
+            LeaseFault::GpuFailed => "gpu-failed",
         }
     }
 }

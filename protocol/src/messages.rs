@@ -252,6 +252,9 @@ pub struct LeaseView {
     /// Allocations that have gone there.
     #[serde(default)]
     pub allocations_spilled: u64,
+    /// Processes that have lost their work on a GPU for good, by the driver's answer: those that are there and those that have ended.
+    #[serde(default)]
+    pub program_faults: u64,
     /// Allocations refused because of the cap.
     pub allocations_refused: u64,
     /// Look-ups by name refused because the container's shim does not know that version of a function.

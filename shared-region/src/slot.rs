@@ -156,8 +156,15 @@ pub struct Slot {
     /// What of the process's memory lies in the host's because it had no room within the cap, in bytes, of all GPUs together. It is
     /// in no other account. A shim that does not say it leaves zero; so for what follows.
     pub spilled_bytes: AtomicU64,
-    /// Allocations ever that went there. What follows in the slot is reserved and zero.
+    /// Allocations ever that went there.
     pub spills: AtomicU64,
+    /// The answer of the driver by which the process has lost a context for good, a CUresult; 0 while it has lost none. Written
+    /// once, after `fault_gpu` and `fault_ns`. A shim that does not say it leaves zero; so for what follows.
+    pub fault: AtomicU32,
+    /// The GPU of the lease on which that was.
+    pub fault_gpu: AtomicU32,
+    /// When the shim saw it, CLOCK_MONOTONIC. What follows in the slot is reserved and zero.
+    pub fault_ns: AtomicU64,
 }
 
 #[cfg(not(loom))]
@@ -198,6 +205,9 @@ const _: () = {
     assert!(offset_of!(Slot, changes) == 1984);
     assert!(offset_of!(Slot, spilled_bytes) == 1992);
     assert!(offset_of!(Slot, spills) == 2000);
+    assert!(offset_of!(Slot, fault) == 2008);
+    assert!(offset_of!(Slot, fault_gpu) == 2012);
+    assert!(offset_of!(Slot, fault_ns) == 2016);
 };
 
 /// A copy of one slot, as read by the supervisor with pread. Every value is a claim of the tenant.
@@ -325,6 +335,21 @@ impl<'a> SlotSnapshot<'a> {
     /// See [`Slot::spills`].
     pub fn spills(&self) -> u64 {
         self.u64_at(2000)
+    }
+
+    /// See [`Slot::fault`].
+    pub fn fault(&self) -> u32 {
+        self.u32_at(2008)
+    }
+
+    /// See [`Slot::fault_gpu`].
+    pub fn fault_gpu(&self) -> u32 {
+        self.u32_at(2012)
+    }
+
+    /// See [`Slot::fault_ns`].
+    pub fn fault_ns(&self) -> u64 {
+        self.u64_at(2016)
     }
 
     /// Whether the process claims to hold nothing of any GPU, by itself or with others, and to be changing nothing of that.

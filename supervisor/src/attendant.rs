@@ -272,7 +272,11 @@ fn take_out(
     }
     for slot in slots {
         let (Some(process), last) = (lease.processes.remove(slot), at(*slot)) else { continue };
-        last.iter().for_each(|last| lease.retired.count(last));
+        let (pid, gpus) = (process.watched.name.pid, lease.accounts.len());
+        last.iter().for_each(|last| {
+            lease.retired.count(last);
+            lease.lost_contexts.look(last, Some(pid), gpus);
+        });
         part(lease, *slot, last.as_ref(), process.watched.name);
     }
     lease.note_processes();

@@ -194,6 +194,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Outside
         | EventKind::GpuSilent
         | EventKind::GpuXid
+        | EventKind::GpuFailed
         | EventKind::GpuHealth
         | EventKind::GpuTestFailed
         | EventKind::DriverReplaced
@@ -228,6 +229,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::Latency
         | EventKind::AllocationRefused
         | EventKind::AllocationSpilled
+        | EventKind::ProgramFault
         | EventKind::GpuAnswers
         | EventKind::GpuTested
         | EventKind::GpuDrained

@@ -83,7 +83,10 @@ impl LateBoards {
 fn may_be_late(left_out: &[SilentBoard]) -> impl Iterator<Item = u32> {
     let took_too_long = |cause: &InventoryError| match cause {
         InventoryError::Hung { .. } | InventoryError::Unasked(_) => true,
-        InventoryError::Unusable { .. } | InventoryError::Replaced { .. } | InventoryError::Unanswered { .. } => false,
+        InventoryError::Unusable { .. }
+        | InventoryError::Replaced { .. }
+        | InventoryError::Unanswered { .. }
+        | InventoryError::Lost { .. } => false,
     };
     left_out.iter().filter(move |board| took_too_long(&board.cause)).map(|board| board.index)
 }

@@ -3,6 +3,7 @@
 
 use crate::clock;
 use crate::lease::{Figures, Holding, Lease, Leases, about};
+use crate::lost_contexts;
 use crate::procfs;
 use crate::region::Report;
 use gpool_protocol::{EventKind, HostPid, format_bytes};
@@ -61,6 +62,7 @@ pub fn tell(leases: &Leases) {
         if lease.spills.look(now_ns, figures.spills) {
             tell_spills(leases, lease, &figures);
         }
+        lost_contexts::tell(leases, lease, &figures, &report);
         // By the processes that the supervisor holds: what a report says of itself is no reason to speak. Dead ones have
         // their places until the device has let go of them.
         let is_full = lease.processes.len() + lease.dead.len() >= SLOTS;
@@ -80,9 +82,6 @@ pub fn tell(leases: &Leases) {
 pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     let (allocations, versions) = (lease.refusal_repetition.has_told(), lease.unknown_version_repetition.has_told());
     let spills = lease.spills.has_told();
-    if !allocations && !versions && !spills {
-        return;
-    }
     let mut report = Report::new();
     let figures = lease.figures(&mut report);
     if allocations && figures.refused > lease.refusals_told {
@@ -94,6 +93,7 @@ pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     if spills && lease.spills.untold(figures.spills) > 0 {
         tell_spills(leases, lease, &figures);
     }
+    lost_contexts::tell_rest(leases, lease, &figures);
 }
 
 fn tell_refusals(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {

@@ -299,7 +299,7 @@ mod tests {
             config = "other"
             windows = ["Sun 02:00-04:00"]"#;
         let class = "fail_open = false\nliar_action = \"event\"\nbypass_action = \"kill\"\nhang_action = \"stop\"\n\
-                     hang_seconds = 9\nhang_seconds_latency_waits = 3\nidle_action = \"yield\"\nidle_seconds = 5\n\
+                     hang_seconds = 9\nhang_seconds_latency_waits = 3\nfailed_action = \"stop\"\nidle_action = \"yield\"\nidle_seconds = 5\n\
                      idle_grace_seconds = 6\nlongest_run_seconds = 7\n";
         let classes: String =
             ["latency", "batch", "notebook", "train"].map(|name| format!("\n[class.{name}]\n{class}")).concat();

@@ -1,5 +1,5 @@
 //! GPUs for which NVML does not answer, as for one that has fallen off its bus: they take no new leases. Those that they
-//! have stay, because nobody knows what has become of them.
+//! have stay, because nobody knows what has become of them; those of one that is lost by NVML's word have failed.
 //!
 //! One that answers again takes leases again. One that did not answer at the start is left out until the next one: an NVML that
 //! was started without it does not show it, and whatever is set up at the start knows nothing of it. For one that hung, and
@@ -7,6 +7,7 @@
 
 use crate::device::{self, Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
+use crate::gpu_failures;
 use crate::lease::Leases;
 use gpool_protocol::{EventKind, SilentGpu};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -140,6 +141,10 @@ pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), asked: Instant, failur
         Some(Change::Silent) => {
             let message = format!("GPU {} ({}) takes no new leases: {cause}; {REMEDY}", gpu.index, gpu.uuid);
             leases.events.note(EventKind::GpuSilent, About::default(), message);
+            // One that hangs may come back to what it did.
+            if matches!(failure, Some(InventoryError::Lost { .. })) {
+                gpu_failures::fail_all(leases, gpu, &cause);
+            }
         }
         Some(Change::Over) => {
             let message = format!("GPU {} ({}) answers NVML again and takes leases", gpu.index, gpu.uuid);
@@ -155,7 +160,12 @@ fn asked_at(wanted: Instant, failure: Option<&InventoryError>) -> Option<Instant
     match failure {
         Some(InventoryError::Hung { since }) => Some(wanted.min(*since)),
         Some(InventoryError::Unasked(_)) => None,
-        Some(InventoryError::Unusable { .. } | InventoryError::Replaced { .. } | InventoryError::Unanswered { .. })
+        Some(
+            InventoryError::Unusable { .. }
+            | InventoryError::Replaced { .. }
+            | InventoryError::Unanswered { .. }
+            | InventoryError::Lost { .. },
+        )
         | None => Some(wanted),
     }
 }

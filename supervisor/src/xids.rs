@@ -7,10 +7,11 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::drains;
 use crate::events::About;
-use crate::lease::{Lease, Leases};
+use crate::gpu_failures;
+use crate::lease::Leases;
 use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
-use gpool_policy::xid::{Contained, Fault, meaning};
+use gpool_policy::xid::{Contained, Fault, ends_all, meaning};
 use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -32,6 +33,8 @@ pub struct Xids {
     seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
     /// Faults of memory that ended one program alone.
     contained: Mutex<BTreeMap<GpuUuid, Contained>>,
+    /// The last of each GPU, and when it was heard.
+    last: Mutex<BTreeMap<GpuUuid, (u64, u64)>>,
 }
 
 /// One number on one GPU.
@@ -47,6 +50,16 @@ impl Xids {
     pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.iter().flat_map(|(uuid, all)| all.iter().map(|(number, its)| (uuid.clone(), *number, its.count))).collect()
+    }
+
+    /// The number of the last one of a GPU, if it was heard within `within_ns` of `at_ns`.
+    pub fn last(&self, uuid: &GpuUuid, at_ns: u64, within_ns: u64) -> Option<u64> {
+        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        last.get(uuid).filter(|(_, heard_ns)| heard_ns.abs_diff(at_ns) <= within_ns).map(|(number, _)| *number)
+    }
+
+    fn note_last(&self, uuid: &GpuUuid, number: u64, now_ns: u64) {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid.clone(), (number, now_ns));
     }
 
     /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it.
@@ -120,6 +133,7 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
 
 /// Takes one that the driver has told.
 fn note(leases: &Leases, board: &Gpu, number: u64) {
+    leases.xids.note_last(&board.uuid, number, clock::now_ns());
     let on_it = on_it(leases, board);
     if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
         leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
@@ -136,6 +150,10 @@ fn note(leases: &Leases, board: &Gpu, number: u64) {
         };
         drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}{often}, {}", its.words));
     }
+    // After the GPU takes nobody in, since who is ended here may be started again at once.
+    if ends_all(number) {
+        gpu_failures::fail_all(leases, board, &format!("Xid {number}, {}", its.words));
+    }
 }
 
 /// The only one of those, for an event that may be about it.
@@ -150,10 +168,8 @@ pub fn about(on_it: &[About]) -> About {
 pub fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
     let (gpus, book) = (leases.gpus(), leases.book());
     let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(&board.uuid));
-    // Who has no shims registers no processes.
-    let uses = |lease: &&Lease| !lease.processes.is_empty() || !lease.record.mechanism.has_shims();
     let there = book.leases.values().filter(|lease| lease.gpus().any(is_its) && !lease.record.has_no_share());
-    there.filter(uses).map(|lease| crate::lease::about(&lease.record, None)).collect()
+    there.filter(|lease| lease.uses_gpus()).map(|lease| crate::lease::about(&lease.record, None)).collect()
 }
 
 fn message(board: &Gpu, number: u64, count: u64, on_it: &[About]) -> String {
@@ -210,6 +226,10 @@ mod tests {
         assert!(told.len() < 8 && told[0] == 1, "{told:?}");
         assert_eq!(xids.count(&uuid, 79, 10 * S), Some(1), "another one is told at once");
         assert_eq!(xids.counts(), [(uuid.clone(), 31, 100), (uuid.clone(), 79, 1)]);
+        xids.note_last(&uuid, 31, 10 * S);
+        let other = Gpu::sample(1).uuid;
+        assert_eq!((xids.last(&uuid, 12 * S, 2 * S), xids.last(&uuid, 8 * S, 2 * S)), (Some(31), Some(31)));
+        assert_eq!((xids.last(&uuid, 13 * S, 2 * S), xids.last(&other, 10 * S, 2 * S)), (None, None));
         for number in 1000..1100 {
             xids.count(&uuid, number, 11 * S);
         }

@@ -10,8 +10,8 @@ use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
 use gpool_protocol::{
-    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, Leaving, PromiseState, RunLeft, Standing,
-    SuspensionStage, SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds,
+    BeyondBudget, Client, ErrorCode, GpuExplanation, LeaseExplanation, LeaseFault, Leaving, PromiseState, RunLeft,
+    Standing, SuspensionStage, SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds,
     format_short_time, lease_path,
 };
 use waiting::{only_one, render_waiting};
@@ -67,7 +67,18 @@ fn render(explanation: &LeaseExplanation) -> String {
         };
     }
     if let Some(fault) = explanation.fault {
-        text += &format!("{}: its programs have lost the GPU; start the container anew\n", fault.text());
+        let what = match fault {
+            LeaseFault::ProgramFault => {
+                "a program of it has lost its work on the GPU; gpool events says why, and it has to be started anew"
+            }
+            LeaseFault::GpuFailed => {
+                "its GPU has failed, and its programs have lost it; gpool events says why; start the container anew"
+            }
+            LeaseFault::MpsServerDied | LeaseFault::MpsServerFault => {
+                "its programs have lost the GPU; start the container anew"
+            }
+        };
+        text += &format!("{}: {what}\n", fault.text());
     }
     text += &memory(explanation.memory_peak_bytes, explanation.memory_cap_bytes);
     text += &spilled(explanation.spilled_bytes, explanation.spill_bytes);

@@ -6,7 +6,7 @@ use gpool_protocol::{LeaseFault, LeaseView, PromiseState};
 
 /// The same figures for programs: permille, bytes and nanoseconds, ids in full.
 pub fn render_csv(leases: &[LeaseView]) -> String {
-    const HEADER: [&str; 39] = [
+    const HEADER: [&str; 40] = [
         "container_id",
         "lease_id",
         "gpu_uuid",
@@ -46,6 +46,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
         "promise",
         "held_for",
         "pod",
+        "program_faults",
     ];
     csv(
         &HEADER,
@@ -90,6 +91,7 @@ pub fn render_csv(leases: &[LeaseView]) -> String {
                 lease.requests.and_then(|its| its.promise).map_or("", PromiseState::text).to_owned(),
                 lease.held_for.as_ref().map(ToString::to_string).unwrap_or_default(),
                 lease.pod.as_ref().map(ToString::to_string).unwrap_or_default(),
+                lease.program_faults.to_string(),
             ]
         }),
     )

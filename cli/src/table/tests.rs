@@ -36,6 +36,7 @@ pub fn lease(id: &str, fraction_permille: u16) -> LeaseView {
         spill_bytes: 0,
         spilled_bytes: 0,
         allocations_spilled: 0,
+        program_faults: 0,
         memory_used_bytes: (4 << 30) - (100 << 20),
         memory_peak_bytes: 4 << 30,
         allocations_refused: 1,

@@ -37,7 +37,10 @@ results! {
     CUDA_ERROR_INVALID_IMAGE = 200, "device kernel image is invalid";
     CUDA_ERROR_INVALID_CONTEXT = 201, "invalid device context";
     CUDA_ERROR_NO_BINARY_FOR_GPU = 209, "no kernel image is available for execution on the device";
+    CUDA_ERROR_ECC_UNCORRECTABLE = 214, "uncorrectable ECC error encountered";
     CUDA_ERROR_INVALID_PTX = 218, "a PTX JIT compilation failed";
+    CUDA_ERROR_NVLINK_UNCORRECTABLE = 220, "uncorrectable NVLink error detected during the execution";
+    CUDA_ERROR_CONTAINED = 226, "a hardware error was contained";
     CUDA_ERROR_FILE_NOT_FOUND = 301, "file not found";
     CUDA_ERROR_OPERATING_SYSTEM = 304, "OS call failed or operation not supported on this OS";
     CUDA_ERROR_INVALID_HANDLE = 400, "invalid resource handle";
@@ -49,7 +52,14 @@ results! {
     CUDA_ERROR_LAUNCH_TIMEOUT = 702, "the launch timed out and was terminated";
     CUDA_ERROR_PRIMARY_CONTEXT_ACTIVE = 708, "cannot set while device is active in this process";
     CUDA_ERROR_CONTEXT_IS_DESTROYED = 709, "context is destroyed";
+    CUDA_ERROR_ASSERT = 710, "device-side assert triggered";
+    CUDA_ERROR_HARDWARE_STACK_ERROR = 714, "hardware stack error";
+    CUDA_ERROR_ILLEGAL_INSTRUCTION = 715, "an illegal instruction was encountered";
+    CUDA_ERROR_MISALIGNED_ADDRESS = 716, "misaligned address";
+    CUDA_ERROR_INVALID_ADDRESS_SPACE = 717, "operation not supported on global/shared address space";
+    CUDA_ERROR_INVALID_PC = 718, "invalid program counter";
     CUDA_ERROR_LAUNCH_FAILED = 719, "unspecified launch failure";
+    CUDA_ERROR_TENSOR_MEMORY_LEAK = 721, "tensor memory was not freed when a kernel ended";
     CUDA_ERROR_NOT_PERMITTED = 800, "operation not permitted";
     CUDA_ERROR_NOT_SUPPORTED = 801, "operation not supported";
     CUDA_ERROR_SYSTEM_NOT_READY = 802, "system not yet initialized";
@@ -71,4 +81,32 @@ results! {
     CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD = 908, "attempt to terminate a thread-local capture from another thread";
     CUDA_ERROR_TIMEOUT = 909, "wait operation timed out";
     CUDA_ERROR_UNKNOWN = 999, "unknown error";
+}
+
+/// Whether a process that is answered so has lost its context: whatever it does next on that GPU is answered the same, until it ends and
+/// starts anew. Source: cuda.h of CUDA 13.0, which says so of 226, 700, 702, 714 to 719 and 721, and of 710 that the context cannot be
+/// used any more. Of 214 and 220 it says what has happened, not what follows: the same.
+#[inline]
+pub const fn ends_context(result: CUresult) -> bool {
+    matches!(result, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
+}
+
+/// Its name and description; none of one that is not known here.
+pub fn described(result: CUresult) -> Option<(&'static str, &'static str)> {
+    let (_, name, text) = RESULTS.iter().find(|known| known.0 == result)?;
+    Some((name.to_str().ok()?, text.to_str().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_ends_a_context_has_a_name_and_no_refusal_does() {
+        let fatal = || (0..1000).filter(|result| ends_context(*result));
+        assert!(fatal().eq([214, 220, 226, 700, 702, 710, 714, 715, 716, 717, 718, 719, 721]));
+        assert!(fatal().all(|result| described(result).is_some()));
+        assert_eq!(described(700), Some(("CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered")));
+        assert!(described(-1).is_none());
+    }
 }

@@ -240,8 +240,9 @@ macro_rules! polls {
             touch();
             // SAFETY: see cuInit.
             let result = unsafe { real::<$kind>(index::$name)($argument) };
-            if result == CUDA_SUCCESS {
-                PROCESS.found_ended($what);
+            match result {
+                CUDA_SUCCESS => PROCESS.found_ended($what),
+                _ => PROCESS.note_answer(result),
             }
             result
         }

@@ -8,6 +8,7 @@ use crate::clock;
 use crate::credit::is_default;
 use crate::driver::{CUDA_SUCCESS, Driver};
 use crate::estimates::Work;
+use crate::faults::Fault;
 use crate::learning::{Expectation, Learning};
 use crate::pause::Pause;
 use crate::place::Place;
@@ -160,6 +161,8 @@ pub struct Bursts {
     has_waited: bool,
     /// Whether the driver returns from a launch when its work has ended.
     is_blocking: bool,
+    /// What the driver has answered about a context that cannot be used any more, until that is told.
+    fault: Fault,
     /// For each GPU of the lease, when the work issued so far is expected to end.
     estimated_ends_ns: [u64; GPUS],
     /// For each GPU, when the last finished burst ended.
@@ -187,6 +190,7 @@ impl Bursts {
             waits: resting::Waits::new(),
             has_waited: false,
             is_blocking: false,
+            fault: Fault::NONE,
             estimated_ends_ns: [0; GPUS],
             last_ends_ns: [0; GPUS],
             gone_by_ends_ns: [0; GPUS],
@@ -269,7 +273,9 @@ impl Bursts {
         let is_behind = self.is_occupied(spot.context, spot.stream);
         let index = self.place_for(driver, spot.context)?;
         let burst = &mut self.table[index];
-        if driver.record(burst.start, spot.stream) != CUDA_SUCCESS {
+        let recorded = driver.record(burst.start, spot.stream);
+        if recorded != CUDA_SUCCESS {
+            self.fault.note(spot.tag.gpu(), recorded);
             return None;
         }
         let now_ns = clock::now_ns();
@@ -342,10 +348,12 @@ impl Bursts {
         }
         let record = || {
             // An event recorded into somebody's capture would become part of the graph.
-            driver.is_capturing(burst.stream) || driver.record(burst.end, burst.stream) != CUDA_SUCCESS
+            (!driver.is_capturing(burst.stream)).then(|| driver.record(burst.end, burst.stream))
         };
         // The default stream's handle means the current context's.
-        let lost = driver.in_context(burst.context, record).unwrap_or(true);
+        let recorded = driver.in_context(burst.context, record).flatten();
+        self.fault.note(burst.tag.gpu(), recorded.unwrap_or(CUDA_SUCCESS));
+        let lost = recorded != Some(CUDA_SUCCESS);
         burst.state = if lost { State::Free } else { State::Closed };
         self.last_closed += 1;
         burst.closed = self.last_closed;

@@ -29,6 +29,7 @@ pub mod credit;
 pub mod driver;
 pub mod estimates;
 pub mod exported_names;
+pub mod faults;
 pub mod futex;
 #[cfg(loom)]
 mod futex_model;

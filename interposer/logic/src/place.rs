@@ -20,7 +20,7 @@ pub struct Place {
     pub driver: Driver,
     /// Held while something is told, which takes no time: bursts are locked over calls of the driver, and one that goes by while
     /// such a call does not return tells of its work too.
-    telling: Mutex<()>,
+    pub(crate) telling: Mutex<()>,
 }
 
 impl Place {

@@ -1,7 +1,6 @@
 //! One process of a tenant: its place in the region, its credit and its bursts.
 
 use crate::bursts::Bursts;
-use crate::clock;
 use crate::contexts::Contexts;
 use crate::credit::{STRIPES, Stripe};
 use crate::driver::{self, Driver};
@@ -22,10 +21,8 @@ use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 use gpool_shared_region::{BurstTag, Control, GPUS};
 
+mod end;
 mod in_contexts;
-
-/// How long the end of the process may wait for a look in progress.
-const STOP_LIMIT_NS: u64 = 100_000_000;
 
 /// What a process needs to take its place.
 struct Start {
@@ -351,26 +348,6 @@ impl Process {
             self.start_watcher();
         }
         self.watcher_parking.call();
-    }
-
-    /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress.
-    pub fn stop(&self) {
-        // One of the two sees the other: this end, or the thread that is about to start the watcher.
-        self.stopping.swap(1, Ordering::SeqCst);
-        if self.watcher_started.load(Ordering::SeqCst) == 0 {
-            return;
-        }
-        let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
-        while self.bursts.take_within(0).is_none() && clock::now_ns() < limit_ns {
-            clock::sleep_until_ns(clock::now_ns() + 100_000);
-        }
-    }
-
-    /// A forked child has no driver and no place: locks may be held by threads that it does not have, and its
-    /// parent's slot is not its own.
-    pub fn forked(&self) {
-        self.is_forked.store(1, Ordering::Release);
-        self.control.store(core::ptr::null_mut(), Ordering::Release);
     }
 }
 

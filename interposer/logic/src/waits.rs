@@ -60,6 +60,7 @@ impl Process {
         };
         let begun = self.before_wait(what, kind);
         let result = wait();
+        self.note_answer(result);
         self.after_wait(kind, begun, result == CUDA_SUCCESS);
         result
     }
@@ -69,7 +70,9 @@ impl Process {
     #[inline(never)] // several entry points call it
     pub fn copy_to_host(&self, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
         self.end_before_copy();
-        copy()
+        let result = copy();
+        self.note_answer(result);
+        result
     }
 
     fn end_before_copy(&self) {
@@ -98,6 +101,7 @@ impl Process {
         let is_skipped = goes_on && is_sole && !is_due;
         let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
         let result = wait();
+        self.note_answer(result);
         let now_ns = clock::now_ns();
         let has_blocked = now_ns >= begun_ns + BLOCKED_NS;
         if !is_skipped || has_blocked {

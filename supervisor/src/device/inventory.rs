@@ -19,8 +19,11 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-pub(super) fn unanswered(query: &'static str) -> impl FnOnce(nvml_wrapper::error::NvmlError) -> InventoryError {
-    move |cause| InventoryError::Unanswered { query, cause: cause.to_string() }
+pub(super) fn unanswered(query: &'static str) -> impl FnOnce(NvmlError) -> InventoryError {
+    move |error| match error {
+        NvmlError::GpuLost => InventoryError::Lost { query, cause: error.to_string() },
+        _ => InventoryError::Unanswered { query, cause: error.to_string() },
+    }
 }
 
 /// A GPU, as it stays while the driver is loaded.

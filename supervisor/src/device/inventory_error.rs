@@ -31,6 +31,14 @@ pub enum InventoryError {
         /// NVML's own words.
         cause: String,
     },
+    /// The same, because the GPU is lost, as one that has fallen off its bus.
+    #[error("NVML does not answer {query}: {cause}")]
+    Lost {
+        /// What was asked.
+        query: &'static str,
+        /// NVML's own words.
+        cause: String,
+    },
     /// A call hangs.
     #[error("NVML does not answer for a GPU: a call has not come back for seconds")]
     Hung {

@@ -7,11 +7,12 @@ use super::figures::Counted;
 use super::figures::Figures;
 use super::giving_way::CLEARANCE_PATIENCE;
 use super::kernels::KernelNotes;
+use super::lost_contexts::LostContexts;
 use super::meter::Meter;
 use super::promised::PromiseNotes;
 use super::record::{ProcessRecord, Record, StandingRecord};
-use super::spill::SpillNotes;
 use super::statement::Statement;
+use super::tellings::Tellings;
 use crate::context_cost::ContextCost;
 use crate::hang::Excuse;
 use crate::idle_leases::Signs;
@@ -28,7 +29,9 @@ use gpool_policy::idleness::Idleness;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::run_time::Notice;
 use gpool_policy::slice::Share;
-use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
+use gpool_protocol::{
+    BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseFault, LeaseId, LeaseState, Mechanism,
+};
 use gpool_shared_region::{PIECE_WORDS, SLOTS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -101,7 +104,9 @@ pub struct Lease {
     /// How often that is told.
     pub unknown_version_repetition: Repetition,
     /// What is told of its allocations in the host's memory.
-    pub spills: SpillNotes,
+    pub spills: Tellings,
+    /// What its processes say of contexts that they have lost.
+    pub lost_contexts: LostContexts,
     /// Whether an event has told that all its places are taken.
     pub is_full_told: bool,
     /// Why its processes were killed, if they were, as a sentence about its container.
@@ -145,8 +150,16 @@ impl Lease {
         self.state == LeaseState::Ending && is_short()
     }
 
-    /// Writes the processes into the record, which the caller writes to disk.
+    /// Whether something of it may be on its GPUs. Who has no shims registers no processes.
+    pub fn uses_gpus(&self) -> bool {
+        !self.processes.is_empty() || !self.record.mechanism.has_shims()
+    }
+
+    /// Writes the processes into the record, which the caller writes to disk. What a GPU's failure has ended goes with them.
     pub fn note_processes(&mut self) {
+        if !self.uses_gpus() && self.record.fault == Some(LeaseFault::GpuFailed) {
+            self.record.fault = None;
+        }
         self.record.processes = (self.processes.iter())
             .map(|(slot, process)| ProcessRecord {
                 slot: *slot,
@@ -249,7 +262,9 @@ impl Lease {
         write: impl FnOnce(&Record) -> Result<(), E>,
     ) -> Option<Result<(), E>> {
         let gpus: Vec<_> = self.accounts.iter().map(GpuAccount::standing).collect();
-        let counted = Some(self.retired.written([self.refusals_told, self.unknown_versions_told, self.spills.told()]));
+        let told =
+            [self.refusals_told, self.unknown_versions_told, self.spills.told(), self.lost_contexts.tellings.told()];
+        let counted = Some(self.retired.written(told));
         let used_ns = self.idleness.used_ns();
         let is_known = |known: &StandingRecord| {
             let is_used_since = used_ns.saturating_sub(known.used_ns.unwrap_or(0)) >= USE_STEP_NS;
@@ -271,11 +286,13 @@ impl Lease {
         let Some(counted) = counted else {
             let all = self.figures(&mut Report::new());
             self.spills.note_told(all.spills);
+            self.lost_contexts.tellings.note_told(all.faults);
             (self.refusals_told, self.unknown_versions_told) = (all.refused, all.unknown_versions);
             return;
         };
         self.retired = Figures::read(&counted);
         self.spills.note_told(counted.spills_told);
+        self.lost_contexts.tellings.note_told(counted.faults_told);
         (self.refusals_told, self.unknown_versions_told) = (counted.refusals_told, counted.unknown_versions_told);
     }
 }

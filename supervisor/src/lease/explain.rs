@@ -48,7 +48,7 @@ impl Leases {
             class: record.class,
             priority: record.priority,
             beyond_budget,
-            fault: record.fault,
+            fault: memory.fault,
             p99_ns: record.p99_ns,
             requests: memory.requests,
             held_for: memory.held_for,

@@ -29,6 +29,12 @@ pub struct Counted {
     /// Those, of all processes, that have been told.
     #[serde(default)]
     pub spills_told: u64,
+    /// Processes that have lost a context for good.
+    #[serde(default)]
+    pub faults: u64,
+    /// Those, of all processes, that have been told.
+    #[serde(default)]
+    pub faults_told: u64,
 }
 
 /// Memory on one GPU, summed over processes.
@@ -86,6 +92,8 @@ pub struct Figures {
     pub spilled_bytes: u64,
     /// Allocations that have gone there.
     pub spills: u64,
+    /// Processes that have lost a context for good.
+    pub faults: u64,
 }
 
 impl Figures {
@@ -110,9 +118,12 @@ impl Figures {
     }
 
     /// What is written down of what processes have counted that have ended, and of how many refusals have been told, of
-    /// allocations and of look-ups, and of how many allocations in the host's memory.
-    pub(super) fn written(&self, [refusals_told, unknown_versions_told, spills_told]: [u64; 3]) -> Counted {
-        let Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, .. } = *self;
+    /// allocations and of look-ups, of how many allocations in the host's memory, and of how many lost contexts.
+    pub(super) fn written(&self, told: [u64; 4]) -> Counted {
+        let [refusals_told, unknown_versions_told, spills_told, faults_told] = told;
+        let Self {
+            refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, faults, ..
+        } = *self;
         Counted {
             refused,
             refused_bytes,
@@ -124,14 +135,24 @@ impl Figures {
             unknown_versions_told,
             spills,
             spills_told,
+            faults,
+            faults_told,
         }
     }
 
     /// What was written down. Memory is not.
     pub(super) fn read(counted: &Counted) -> Self {
-        let Counted { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, .. } =
-            *counted;
-        Self { refused, refused_bytes, unknown_versions, gate_wait_ns, launches, peak_bytes, spills, ..Self::default() }
+        Self {
+            refused: counted.refused,
+            refused_bytes: counted.refused_bytes,
+            unknown_versions: counted.unknown_versions,
+            gate_wait_ns: counted.gate_wait_ns,
+            launches: counted.launches,
+            peak_bytes: counted.peak_bytes,
+            spills: counted.spills,
+            faults: counted.faults,
+            ..Self::default()
+        }
     }
 
     /// Adds what a process has counted. Memory comes back with the process; what it counted stays.
@@ -142,6 +163,7 @@ impl Figures {
         self.launches = self.launches.saturating_add(slot.launches());
         self.peak_bytes = self.peak_bytes.max(slot.peak_bytes());
         self.spills = self.spills.saturating_add(slot.spills());
+        self.faults = self.faults.saturating_add(u64::from(slot.fault() != 0));
         if slot.refused() > 0 {
             self.refused_bytes = slot.refused_bytes();
         }
@@ -169,6 +191,7 @@ mod tests {
         claim(&mut bytes, 1736, 20);
         claim(&mut bytes, 1992, 40);
         claim(&mut bytes, 2000, 6);
+        bytes[2008] = 7;
         bytes[1856] = 1;
         bytes[1860] = 1;
         let slot = SlotSnapshot::new(&bytes).unwrap();
@@ -181,10 +204,11 @@ mod tests {
         let mut retired = Figures::default();
         retired.count(&slot);
         assert_eq!((retired.held, retired.refused), ([Holding::default(); GPUS], 3));
-        assert_eq!((retired.spilled_bytes, retired.spills), (0, 6), "what it held there has gone");
-        let written = retired.written([2, 1, 4]);
+        assert_eq!((retired.spilled_bytes, retired.spills, retired.faults), (0, 6, 1), "what it held there has gone");
+        let written = retired.written([2, 1, 4, 1]);
         assert_eq!(Figures::read(&written), retired, "the next life of the supervisor goes on from there");
-        assert_eq!((written.refusals_told, written.unknown_versions_told, written.spills_told), (2, 1, 4));
+        assert_eq!((written.refusals_told, written.unknown_versions_told), (2, 1));
+        assert_eq!((written.spills_told, written.faults_told), (4, 1));
     }
 
     #[test]

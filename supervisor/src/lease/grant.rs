@@ -10,14 +10,15 @@ use super::entitlement::{fails_open, share_of};
 use super::entry::Entry;
 use super::kernels::KernelNotes;
 use super::leftovers::Leftovers;
+use super::lost_contexts::LostContexts;
 use super::meter::Meter;
 use super::ownership;
 use super::placing::Place;
 use super::promised::{PromiseNotes, measure};
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::failed;
-use super::spill::SpillNotes;
 use super::statement::Statement;
+use super::tellings::Tellings;
 use crate::audit;
 use crate::bell::Bell;
 use crate::cgroup;
@@ -375,7 +376,8 @@ impl Leases {
             refusal_repetition: Repetition::default(),
             unknown_versions_told: 0,
             unknown_version_repetition: Repetition::default(),
-            spills: SpillNotes::default(),
+            spills: Tellings::default(),
+            lost_contexts: LostContexts::default(),
             is_full_told: false,
             stopped: None,
             bypassing: 0,

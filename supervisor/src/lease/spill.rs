@@ -6,45 +6,9 @@ use super::grant::Leases;
 use crate::clock;
 use crate::queue::Waiter;
 use crate::region::Report;
-use gpool_policy::repetition::Repetition;
 use gpool_policy::spill::{ByUser, HostMemory, Shortage, Wanting, check, wanted};
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest, Mechanism, Request, format_bytes};
 use std::time::Duration;
-
-/// What is told of a lease's allocations in the host's memory.
-#[derive(Debug, Default)]
-pub struct SpillNotes {
-    told: u64,
-    repetition: Repetition,
-}
-
-impl SpillNotes {
-    /// Whether there is something to tell at `now_ns` of one of which `spills` have gone there: at once, and ever more rarely while it
-    /// goes on.
-    pub fn look(&mut self, now_ns: u64, spills: u64) -> bool {
-        self.repetition.look(now_ns, spills, self.told)
-    }
-
-    /// How many have been told of.
-    pub fn told(&self) -> u64 {
-        self.told
-    }
-
-    /// Whether some were told of, and others may be kept back.
-    pub fn has_told(&self) -> bool {
-        self.repetition.has_told()
-    }
-
-    /// So many have been told of.
-    pub fn note_told(&mut self, spills: u64) {
-        self.told = spills;
-    }
-
-    /// How many have not, of `spills`.
-    pub fn untold(&self, spills: u64) -> u64 {
-        spills.saturating_sub(self.told)
-    }
-}
 
 impl Lease {
     /// What lies there, where `figures` are its own. Its processes may claim what they like: no more is believed than it was ever allowed
@@ -256,14 +220,5 @@ mod tests {
         let bytes = |own: Option<&str>| sold(&book, own.map(|id| LeaseId(id.into())).as_ref());
         assert_eq!(bytes(None), [(7, 1), (7, 4), (7, 32), (7, 0)]);
         assert_eq!(bytes(Some("b")), [(7, 1), (7, 32), (7, 0)], "who comes back has its own");
-    }
-
-    #[test]
-    fn what_has_been_told_is_told_no_more() {
-        let mut notes = SpillNotes::default();
-        assert!(notes.look(1, 3) && notes.untold(3) == 3);
-        notes.note_told(3);
-        assert!(!notes.look(2, 3));
-        assert_eq!(notes.untold(5), 2);
     }
 }

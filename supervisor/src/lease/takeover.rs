@@ -247,6 +247,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
                 let Some(dead) = died_meanwhile(&region, &known, now) else { continue };
                 let last = report.taken().find(|(slot, _)| *slot == known.slot);
                 last.iter().for_each(|(_, last)| lease.retired.count(last));
+                let (pid, gpus) = (known.process.pid, lease.accounts.len());
+                last.iter().for_each(|(_, last)| lease.lost_contexts.look(last, Some(pid), gpus));
                 lease.dead.insert(known.slot, dead);
             }
         }

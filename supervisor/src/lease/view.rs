@@ -2,6 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
+use super::figures::Figures;
 use super::record::Record;
 use super::stranded;
 use crate::clock;
@@ -15,7 +16,7 @@ use crate::silence::Silence;
 use crate::sites::Sites;
 use crate::time_slices::Verdicts;
 use gpool_policy::mechanism::ComputeMode;
-use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseGpuView, LeaseState, LeaseView, Mechanism};
+use gpool_protocol::{ErrorBody, ErrorCode, GpuView, LeaseFault, LeaseGpuView, LeaseState, LeaseView, Mechanism};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -86,6 +87,8 @@ impl Lease {
             gpus,
             spilled_bytes: self.spilled_bytes(&figures),
             allocations_spilled: figures.spills,
+            program_faults: figures.faults,
+            fault: self.fault(&figures),
             allocations_refused: figures.refused,
             unknown_versions: figures.unknown_versions,
             gate_wait_ns: figures.gate_wait_ns,
@@ -103,6 +106,14 @@ impl Lease {
             enforcement: level_of(&self.record, self.bypassing, is_kept).into(),
             ..view_of_record(&self.record)
         }
+    }
+}
+
+impl Lease {
+    /// What its processes cannot recover from, where `figures` are its own.
+    fn fault(&self, figures: &Figures) -> Option<LeaseFault> {
+        let is_there = figures.faults > self.retired.faults;
+        self.record.fault.or(is_there.then_some(LeaseFault::ProgramFault))
     }
 }
 
@@ -155,6 +166,7 @@ pub fn view_of_record(record: &Record) -> LeaseView {
         spill_bytes: record.spill_bytes,
         spilled_bytes: 0,
         allocations_spilled: 0,
+        program_faults: 0,
         memory_used_bytes: 0,
         memory_peak_bytes: record.written_peak(),
         allocations_refused: 0,

@@ -164,6 +164,8 @@ families! {
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
         "The most memory that the lease has held on one GPU since it was made, contexts included";
     LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";
+    LeaseProgramFaults Counter "gpool_lease_program_faults_total" ["container_id", "lease_id"]
+        "Processes that have lost their work on a GPU for good, by a fault of their own or of the GPU";
     LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id", "lease_id"]
         "Look-ups refused because the shim does not know the version of a function";
     LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id", "lease_id"] "Time that all threads together stood at a closed gate";

@@ -418,6 +418,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     }
     page.add(Family::LeaseMemoryPeak, &[container, id], lease.memory_peak_bytes as f64);
     page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
+    page.add(Family::LeaseProgramFaults, &[container, id], lease.program_faults as f64);
     page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
     page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
     of_requests(page, lease);

@@ -63,6 +63,7 @@ fn lease(container: &str, state: LeaseState, mechanism: Mechanism) -> LeaseView 
         spill_bytes: 9,
         spilled_bytes: 8,
         allocations_spilled: 2,
+        program_faults: 1,
         memory_used_bytes: 5,
         memory_peak_bytes: 7,
         allocations_refused: 2,

@@ -20,8 +20,8 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 /// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
-/// threads at the gate, waits and launches, and allocations that have gone to the host's memory.
-const DEMAND: [std::ops::Range<usize>; 6] = [24..40, 44..48, 64..80, 84..88, 96..112, 2000..2008];
+/// threads at the gate, waits and launches, allocations that have gone to the host's memory, and a lost context.
+const DEMAND: [std::ops::Range<usize>; 6] = [24..40, 44..48, 64..80, 84..88, 96..112, 2000..2024];
 
 /// A region that cannot be made or used; the text names the path.
 #[derive(Debug, thiserror::Error)]

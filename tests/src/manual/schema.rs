@@ -8,11 +8,12 @@ use gpool_configuration::{
 use serde_json::{Map, Value, json};
 
 /// Keys with a fixed set of values, by the end of their names; a test holds them against the parser.
-pub const CHOICES: [(&str, &[&str]); 12] = [
+pub const CHOICES: [(&str, &[&str]); 13] = [
     ("driver.compat", &["host", "image"]),
     ("liar_action", &["event", "debt"]),
     ("bypass_action", &["event", "freeze", "revoke", "kill"]),
     ("hang_action", &["event", "stop"]),
+    ("failed_action", &["event", "stop"]),
     ("idle_action", &["event", "yield", "suspend", "revoke"]),
     ("latency.action", &["event", "close", "hold"]),
     ("preemption.action", &["revoke", "suspend"]),

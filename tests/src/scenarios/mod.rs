@@ -73,6 +73,7 @@ mod paused;
 mod places_taken;
 mod playground;
 mod preemption;
+mod program_faults;
 mod prometheus;
 mod promised_latency;
 mod queue;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 90] = [
+pub const TOGETHER: [&str; 91] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -78,6 +78,7 @@ pub const TOGETHER: [&str; 90] = [
     "conmon-killed",
     "doctor",
     "drained",
+    "program-faults",
     "short-jobs",
     "reserved-memory",
     "places-taken",

@@ -36,6 +36,7 @@ use serde_json::{Value, json};
 use std::ffi::c_int;
 use std::io::Write;
 use std::process::exit;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Prints one line. A reader who is gone ends the program.
 fn say(line: &Value) {
@@ -45,8 +46,14 @@ fn say(line: &Value) {
     }
 }
 
+/// Whether the program stays after an error.
+static OUTLIVES_ERRORS: AtomicBool = AtomicBool::new(false);
+
 fn fail(call: &str, code: c_int) -> ! {
     say(&json!({"event": "error", "call": call, "code": code}));
+    while OUTLIVES_ERRORS.load(Ordering::Relaxed) {
+        std::thread::park();
+    }
     exit(1)
 }
 

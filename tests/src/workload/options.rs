@@ -72,6 +72,9 @@ pub(super) struct Options {
     /// How long to run; 0: for ever.
     #[arg(long, default_value_t = 0)]
     pub(super) seconds: u64,
+    /// Stay after an error of the driver, and do nothing more.
+    #[arg(long)]
+    pub(super) outlive_errors: bool,
     /// Say what NVML shows of the device's memory.
     #[arg(long)]
     pub(super) nvml: bool,

@@ -8,8 +8,8 @@ use super::memory::Holding;
 use super::options::{Options, Part};
 use super::work::{Shared, Worker};
 use super::{
-    beside, beyond, check, churn, fail, graphs, nvml, nvml_wrapped, place, programs, remembering, say, sharing, starts,
-    storm,
+    OUTLIVES_ERRORS, beside, beyond, check, churn, fail, graphs, nvml, nvml_wrapped, place, programs, remembering, say,
+    sharing, starts, storm,
 };
 use clap::Parser;
 use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, memfd_create};
@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 /// Runs the program with the process's arguments.
 pub fn run() -> ExitCode {
     let options = Options::parse();
+    OUTLIVES_ERRORS.store(options.outlive_errors, Relaxed);
     if let Some(times) = options.monitor {
         nvml::monitor(times);
         return ExitCode::SUCCESS;

@@ -53,7 +53,7 @@ impl Bursts {
     /// the end.
     pub fn settle(&mut self, place: &Place, estimates: &Estimates) {
         if self.live == 0 {
-            return;
+            return self.fault.tell(place);
         }
         let closed = self.in_order(|state| state == State::Closed, |burst| burst.closed);
         let (mut ended, mut broken) = (Order::NONE, None);
@@ -61,7 +61,7 @@ impl Bursts {
         // dozens may wait, and each answer of the driver's takes a third of a launch.
         let (mut behind, mut streams) = ([(null_mut(), null_mut()); STREAMS], 0);
         for index in closed.iter() {
-            let Burst { context, stream, end, .. } = self.table[index];
+            let Burst { context, stream, end, tag, .. } = self.table[index];
             if behind[..streams].contains(&(context, stream)) {
                 continue;
             }
@@ -75,7 +75,10 @@ impl Bursts {
                 }
                 Some(CUDA_SUCCESS) => ended.insert(&self.table, index, Burst::issued),
                 // The context is gone or broken: nothing more can be known of what it had.
-                _ => broken = Some(context),
+                other => {
+                    self.fault.note(tag.gpu(), other.unwrap_or(CUDA_SUCCESS));
+                    broken = Some(context);
+                }
             }
         }
         // In the order in which they were issued, because each begins where the one before it ended.
@@ -85,7 +88,22 @@ impl Bursts {
         if let Some(context) = broken {
             self.end_unknown(place, context, |state| state == State::Closed);
         }
+        self.fault.tell(place);
         self.estimate_end(clock::now_ns());
+    }
+
+    /// The process ends. If nobody has waited for its work, that may be because of a fault: its context is asked once, and what ends
+    /// contexts is told. Nothing is asked beside a launch that has not returned, which may hold the driver.
+    pub fn ask_at_end(&mut self, place: &Place) {
+        let is_at_launch = |burst: &Burst| matches!(burst.state, State::Lone | State::Away);
+        let issued = |burst: &&Burst| matches!(burst.state, State::Open | State::Closed);
+        if !self.table.iter().any(is_at_launch)
+            && let Some(Burst { context, start, tag, .. }) = self.table.iter().find(issued)
+        {
+            let answer = place.driver.in_context(*context, || place.driver.query(*start));
+            self.fault.note(tag.gpu(), answer.unwrap_or(CUDA_SUCCESS));
+        }
+        self.fault.tell(place);
     }
 
     /// Bursts of such a state, in the order of `number`.

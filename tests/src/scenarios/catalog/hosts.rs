@@ -334,4 +334,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         limit_s: 120,
         run: Place::Inside(gpu_tests::run),
     },
+    Scenario {
+        name: "program-faults",
+        what: "who loses its work by a fault is told, its neighbours are not; a GPU that fails ends its containers that ask for that",
+        limit_s: 90,
+        run: Place::Inside(program_faults::run),
+    },
 ];

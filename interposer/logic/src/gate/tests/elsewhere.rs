@@ -3,6 +3,7 @@
 use super::*;
 use crate::credit::STREAM_PER_THREAD;
 use crate::fake_driver::{ELSEWHERE, IS_BROKEN};
+use crate::waits::WaitFor;
 use gpool_driver_abi::cuda::CUcontext;
 
 const OTHER: CUstream = 0x200 as CUstream;
@@ -278,9 +279,51 @@ fn work_that_breaks_its_context_is_charged_until_that_is_seen() {
     launch(process, KERNEL, 500 * MS);
     clock::turn_ns(20 * MS);
     IS_BROKEN.store(true, Ordering::Relaxed);
+    let before_ns = clock::now_ns();
     until_idle(slot);
     IS_BROKEN.store(false, Ordering::Relaxed);
     assert_charged(slot, 20 * MS..=26 * MS);
+    assert_eq!(slot.fault.load(Ordering::Acquire), 719, "the supervisor hears of it");
+    assert_eq!(slot.fault_gpu.load(Ordering::Relaxed), 0);
+    assert!((before_ns..=clock::now_ns()).contains(&slot.fault_ns.load(Ordering::Relaxed)));
+}
+
+/// A program whose launch is answered so may end at once, before anybody has looked.
+#[test]
+fn who_ends_with_a_broken_context_says_so_at_the_end() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    let fault_at_end = || {
+        process.bursts.take().unwrap().ask_at_end(process.place().unwrap());
+        slot.fault.load(Ordering::Acquire)
+    };
+    launch(process, KERNEL, 500 * MS);
+    assert_eq!(fault_at_end(), 0, "its context is in order");
+    IS_BROKEN.store(true, Ordering::Relaxed);
+    let fault = fault_at_end();
+    IS_BROKEN.store(false, Ordering::Relaxed);
+    assert_eq!(fault, 719);
+    until_idle(slot);
+}
+
+/// A program that waits has the answer first, and may end before anybody else asks. Most errors end no context.
+#[test]
+fn the_first_answer_that_ends_a_context_is_told_with_its_gpu() {
+    let _order = one_at_a_time();
+    let (process, slot) = two_gpus();
+    process.control().unwrap().gpus.store(2, Ordering::Relaxed);
+    let fault = || (slot.fault.load(Ordering::Acquire), slot.fault_gpu.load(Ordering::Relaxed));
+    for harmless in [0, 1, 2, 201, 400, 600, 701, 999] {
+        process.wait(WaitFor::Stream(STREAM), || harmless);
+        assert_eq!(fault(), (0, 0), "{harmless}");
+    }
+    set_current(CONTEXTS[1]);
+    process.wait(WaitFor::Context(std::ptr::null_mut()), || 700);
+    assert_eq!(fault(), (700, 1));
+    set_current(CONTEXTS[0]);
+    assert_eq!(process.copy_to_host(&mut || 710), 710);
+    process.note_answer(719);
+    assert_eq!(fault(), (700, 1), "it is told of one");
 }
 
 /// With CUDA_LAUNCH_BLOCKING a launch returns when its work has ended, however long that takes.
