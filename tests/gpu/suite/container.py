@@ -67,7 +67,8 @@ def run(command, directory, annotations, patience_s=30):
         return subprocess.run(["gpool-runtime", "run", "--bundle", folder, os.path.basename(folder)],
                               stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patience_s)
     finally:
-        take_away(folder, [root, scratch])
+        with DEADLINE.held_back():
+            take_away(folder, [root, scratch])
 
 
 def take_away(folder, mounts):

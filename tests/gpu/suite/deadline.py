@@ -42,12 +42,15 @@ class Deadline:
 
     def begin(self, budget_s):
         """The run has so many seconds from now on. Whoever stops it gets a machine as it was before."""
-        self.end = time.monotonic() + budget_s
+        self._end_in(budget_s)
         signal.signal(signal.SIGALRM, self._on_alarm)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
-        faulthandler.dump_traceback_later(budget_s + LAST_RESORT_S, exit=True)
         self._set_alarm()
+
+    def _end_in(self, seconds):
+        self.end = time.monotonic() + seconds
+        faulthandler.dump_traceback_later(max(0, seconds) + LAST_RESORT_S, exit=True)
 
     def end_begins(self):
         """Nothing is left to be done but the end, for which the reserve is kept: no alarm comes any more."""
@@ -73,8 +76,14 @@ class Deadline:
         self._begin_stage(time.monotonic() + seconds)
         try:
             yield
+            # What was given up and lost on its way has given the stage up all the same.
+            self.check()
         finally:
-            self._begin_stage(math.inf)
+            self.end_stage()
+
+    def end_stage(self):
+        """No stage is given up any more. Said again, it changes nothing."""
+        self._begin_stage(math.inf)
 
     @contextlib.contextmanager
     def held_back(self):
@@ -115,6 +124,9 @@ class Deadline:
     def _give_up(self, why):
         if not isinstance(self.given_up, RunOver):
             self.given_up = why
+            if isinstance(why, RunOver):
+                # The end takes no longer where it is asked for in the middle of the budget.
+                self._end_in(min(self.end - time.monotonic(), RESERVE_S))
         self._set_alarm()
         self._raise_once()
 

@@ -86,8 +86,8 @@ class Suite:
     def __init__(self, chosen, record, folder):
         self.options, self.record, self.simulated = chosen, record, chosen.simulated
         self.nvml, self.hami, self.folder, self.host = open_nvml(), chosen.hami, folder, None
-        # Whether HAMi-core's limit of compute is obeyed here, once that was tried.
-        self.hami_obeys = None
+        # Whether HAMi-core's limit of compute is obeyed here, by the work with which that was tried.
+        self.hami_obeys = {}
         # Steps a second of a plain process in turns before gpool was brought up, and in turns afterwards.
         self.around = [], []
         # Who was on the device before the first stage.
@@ -206,9 +206,10 @@ def measure(chosen, names):
     record = Record(os.path.join(chosen.out, "gpu.json"), facts)
     try:
         return run(chosen, names, record)
-    except RunOver as why:
-        cut_short(record, names, why)
-        raise
+    finally:
+        # Also where clearing up has failed on top of it.
+        if isinstance(DEADLINE.given_up, RunOver):
+            cut_short(record, names, DEADLINE.given_up)
 
 
 def run(chosen, names, record):
@@ -331,6 +332,8 @@ def run_stage(suite, name, later):
         record.note(f"{name}: FAILED, {type(error).__name__}: {error}")
         traceback.print_exc()
     finally:
+        # Its time may have been up in the moment in which it ended.
+        DEADLINE.end_stage()
         with DEADLINE.held_back():
             outcome = left_free(suite, outcome)
             record.stage(name, outcome, time.monotonic() - start, {**(watch.seen() or {}), "after": left_over(suite, name)})

@@ -120,8 +120,8 @@ def one_group(suite, group, works, slower):
         pair = {"native": native, "gpool": shared}
         plain, ours, _ = prepare([(native, first), (shared, first), (twin, first)])
         check_build(suite, group, ours["libraries"], plain["libraries"])
-        others = hami_tenants(suite, tenants, group, gib, native, first) if suite.hami else {}
         warm_up(suite, native, first)
+        others = hami_tenants(suite, tenants, group, gib, native, first) if suite.hami else {}
         failed = []
         for name, work in works.items():
             try:
