@@ -67,6 +67,12 @@ pub fn of_the_device() -> impl Iterator<Item = u64> {
     KNOWN.iter().filter(|(_, fault, _)| *fault == Fault::Device).map(|(number, ..)| *number)
 }
 
+/// Whether the Xid `number` mostly follows another one: work was taken away or stopped, for whatever happened before.
+#[must_use]
+pub fn follows(number: u64) -> bool {
+    matches!(number, 43 | 45)
+}
+
 /// Whether all that runs on a GPU is lost, or will not end, after the Xid `number`, until the GPU is reset or the host boots: what NVIDIA's
 /// catalogue (docs.nvidia.com/deploy/xid-errors) asks for at once after these, whoever is on it. After others of the device's own
 /// faults work may go on.

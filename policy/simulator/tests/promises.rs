@@ -131,6 +131,29 @@ fn services_answer_sooner_than_under_the_driver_for_all_seeds() {
     ALL_SEEDS.for_each(services_are_served_soon);
 }
 
+/// Long requests that come in groups, of a service that asks for less than its share: at most 1.15 of the p99 that it has alone, and
+/// 0.45 of what it has by the driver.
+fn long_requests_are_served_soon(seed: u64) {
+    let long = scenario("long");
+    let alone = Scenario { tenants: long.tenants[..1].to_vec(), ..long.clone() };
+    let [ours, drivers] = [Design::Gpool, Design::DriverSlicing].map(|design| p99_ns(&long, seed, design));
+    let alone = p99_ns(&alone, seed, Design::Gpool);
+    println!("long, seed {seed}: p99 {ours} ns, alone {alone}, by the driver {drivers}");
+    assert!(ours * 100 <= alone * 115, "seed {seed}: {ours} of {alone}");
+    assert!(ours * 100 <= drivers * 45, "seed {seed}: {ours} of {drivers}");
+}
+
+#[test]
+fn long_requests_in_groups_wait_for_each_other_alone() {
+    FEW_SEEDS.for_each(long_requests_are_served_soon);
+}
+
+#[test]
+#[ignore = "long"]
+fn long_requests_in_groups_wait_for_each_other_alone_for_all_seeds() {
+    ALL_SEEDS.for_each(long_requests_are_served_soon);
+}
+
 #[test]
 fn shares_beside_requests_are_kept() {
     FEW_SEEDS.for_each(mix_keeps_shares);

@@ -83,7 +83,8 @@ impl Habits {
         let used_ns = u64::try_from(charged_ns - self.request_from_ns).unwrap_or(0);
         self.request_from_ns = charged_ns;
         if used_ns > 0 {
-            self.request_ns = stepped(self.request_ns, used_ns, 19, 1);
+            // A long one among few is not waited for dozens of times before it counts.
+            self.request_ns = stepped(self.request_ns, used_ns, 19, 1).max(used_ns / 2);
         }
     }
 
@@ -147,6 +148,15 @@ mod tests {
         assert!((11_500_000..=13_000_000).contains(&slack_ns), "{slack_ns}");
         habits.end_request(charged_ns);
         assert_eq!(habits.slack_ns(&parameters), slack_ns, "a pause without work is no request");
+        let mut request = |used_ns: i64| {
+            habits.begin_request(charged_ns);
+            charged_ns += used_ns;
+            habits.end_request(charged_ns);
+            habits.slack_ns(&parameters)
+        };
+        assert_eq!(request(26_000_000), 52_000_000, "two of a long one at once");
+        assert!((0..30).map(|_| request(26_000_000)).last() > Some(95_000_000), "and four once they are many");
+        assert_eq!((0..9).map(|_| request(400_000_000)).last(), Some(parameters.slack_max_ns));
     }
 
     #[test]

@@ -64,6 +64,8 @@ pub struct Parameters {
     pub slack_min_ns: u64,
     /// The most that is learnt.
     pub slack_max_ns: u64,
+    /// The longest slice of a latency tenant within its slack: another one that waits has its turn then.
+    pub latency_slice_max_ns: u64,
     /// How long a tenant whose work has outrun its announcements again and again may not work ahead.
     pub cautious_ns: u64,
     /// How long a debt outlives its owner's last activity.
@@ -96,7 +98,8 @@ impl Parameters {
         latency_about_ns: 10_000_000_000,
         slack_initial_ns: 25_000_000,
         slack_min_ns: 5_000_000,
-        slack_max_ns: 50_000_000,
+        slack_max_ns: 200_000_000,
+        latency_slice_max_ns: 50_000_000,
         cautious_ns: 1_000_000_000,
         debt_keep_ns: 10_000_000_000,
     };
@@ -130,6 +133,7 @@ impl Parameters {
             slack_initial_ns: times(self.slack_initial_ns),
             slack_min_ns: times(self.slack_min_ns),
             slack_max_ns: times(self.slack_max_ns),
+            latency_slice_max_ns: times(self.latency_slice_max_ns),
             cautious_ns: times(self.cautious_ns),
             debt_keep_ns: times(self.debt_keep_ns),
         }

@@ -426,14 +426,14 @@ impl Queue {
     }
 
     /// What a tenant asks for in GPU time: a batch tenant the slice, or its usual burst if that is longer; a latency
-    /// tenant what is left of its slack.
+    /// tenant what is left of its slack, in parts.
     pub(super) fn request_ns(&self, place: &Place) -> u64 {
         let least_ns = self.parameters.least_slice_ns;
         let lag_ns = self.lag_ns(place);
         let slack_ns = self.slack_ns(place);
         if slack_ns > 0 {
             let left_ns = i64::try_from(slack_ns).unwrap_or(i64::MAX).saturating_add(lag_ns);
-            return u64::try_from(left_ns).unwrap_or(0).clamp(least_ns, self.parameters.slack_max_ns);
+            return u64::try_from(left_ns).unwrap_or(0).clamp(least_ns, self.parameters.latency_slice_max_ns);
         }
         let debt_ns = if lag_ns < 0 { lag_ns.unsigned_abs() } else { 0 };
         self.full_slice_ns(place).saturating_sub(debt_ns).max(least_ns)

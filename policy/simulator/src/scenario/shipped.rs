@@ -3,11 +3,12 @@
 use super::{Scenario, ScenarioError};
 
 /// Name and text of each.
-pub const SHIPPED: [(&str, &str); 7] = [
+pub const SHIPPED: [(&str, &str); 8] = [
     ("mix", include_str!("../../scenarios/mix.toml")),
     ("coarse", include_str!("../../scenarios/coarse.toml")),
     ("many", include_str!("../../scenarios/many.toml")),
     ("heavy", include_str!("../../scenarios/heavy.toml")),
+    ("long", include_str!("../../scenarios/long.toml")),
     ("over", include_str!("../../scenarios/over.toml")),
     ("cap", include_str!("../../scenarios/cap.toml")),
     ("services", include_str!("../../scenarios/services.toml")),
