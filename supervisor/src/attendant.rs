@@ -5,6 +5,7 @@ mod acceptance;
 mod queue;
 
 use crate::cgroup;
+use crate::clock;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, about};
@@ -275,7 +276,7 @@ fn take_out(
         let (pid, gpus) = (process.watched.name.pid, lease.accounts.len());
         last.iter().for_each(|last| {
             lease.retired.count(last);
-            lease.lost_contexts.look(last, Some(pid), gpus);
+            lease.lost_contexts.look(last, clock::now_ns(), Some(pid), gpus);
         });
         part(lease, *slot, last.as_ref(), process.watched.name);
     }

@@ -9,25 +9,30 @@ use gpool_driver_abi::cuda::described;
 use gpool_policy::xid::meaning;
 use gpool_protocol::EventKind;
 
-/// An Xid that was told of so shortly before is taken to be of the same fault, in nanoseconds.
+/// An Xid that was told of so shortly before is likely to be of the same fault, in nanoseconds.
 const SAME_NS: u64 = 5_000_000_000;
 
 /// Tells what the processes of a lease have lost, if it is to be told now; `report` holds its slots.
 pub fn tell(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {
-    let gpus = lease.accounts.len();
-    for (slot, claimed) in report.taken() {
-        let pid = lease.processes.get(&slot).map(|process| process.watched.name.pid);
-        lease.lost_contexts.look(&claimed, pid, gpus);
-    }
+    look(lease, report);
     if lease.lost_contexts.tellings.look(clock::now_ns(), figures.faults) {
         tell_now(leases, lease, figures);
     }
 }
 
 /// Tells what has been kept back, or not been seen, of a lease that is about to end.
-pub fn tell_rest(leases: &Leases, lease: &mut Lease, figures: &Figures) {
+pub fn tell_rest(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {
+    look(lease, report);
     if lease.lost_contexts.tellings.untold(figures.faults) > 0 {
         tell_now(leases, lease, figures);
+    }
+}
+
+fn look(lease: &mut Lease, report: &Report) {
+    let (now_ns, gpus) = (clock::now_ns(), lease.accounts.len());
+    for (slot, claimed) in report.taken() {
+        let pid = lease.processes.get(&slot).map(|process| process.watched.name.pid);
+        lease.lost_contexts.look(&claimed, now_ns, pid, gpus);
     }
 }
 
@@ -36,7 +41,7 @@ fn tell_now(leases: &Leases, lease: &mut Lease, figures: &Figures) {
     let container = lease.record.container_id.short();
     let last = lease.lost_contexts.last().map(|last| {
         let gpu = lease.accounts.get(last.gpu).and_then(|account| leases.gpus().get(account.gpu).cloned());
-        let xid = gpu.as_ref().and_then(Gpu::board).and_then(|board| leases.xids.last(board, last.at_ns, SAME_NS));
+        let xid = gpu.as_ref().and_then(Gpu::board).and_then(|board| leases.xids.about(board, last.at_ns, SAME_NS));
         (last, gpu, xid)
     });
     let message = sentence(count, container, last.as_ref().map(|(last, gpu, xid)| (*last, gpu.as_ref(), *xid)));
@@ -64,8 +69,9 @@ fn sentence(count: u64, container: &str, last: Option<(&LostContext, Option<&Gpu
         Some((name, text)) => format!("{name}, {text}"),
         None => format!("CUDA error {}", last.result),
     };
-    let xid = xid
-        .map_or_else(String::new, |number| format!("; the GPU told of Xid {number} then, {}", meaning(number).words));
+    let xid = xid.map_or_else(String::new, |number| {
+        format!("; the GPU told of Xid {number} about then, {}", meaning(number).words)
+    });
     format!("{who} on {gpu}: {process} was answered {answer}{xid}; it can use that GPU again only once started anew")
 }
 
@@ -84,7 +90,7 @@ mod tests {
         assert_eq!(
             sentence(1, "abc", Some((&lost(Some(7), "python3", 700), Some(&gpu), Some(31)))),
             "a program of abc has lost its work on GPU 1 (GPU-1): process 7 (python3) was answered CUDA_ERROR_ILLEGAL_ADDRESS, an \
-             illegal memory access was encountered; the GPU told of Xid 31 then, a program has used an address that is not its; it can \
+             illegal memory access was encountered; the GPU told of Xid 31 about then, a program has used an address that is not its; it can \
              use that GPU again only once started anew"
         );
         let several = sentence(3, "abc", Some((&lost(Some(7), "", 719), Some(&gpu), None)));

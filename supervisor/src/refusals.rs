@@ -93,7 +93,7 @@ pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     if spills && lease.spills.untold(figures.spills) > 0 {
         tell_spills(leases, lease, &figures);
     }
-    lost_contexts::tell_rest(leases, lease, &figures);
+    lost_contexts::tell_rest(leases, lease, &figures, &report);
 }
 
 fn tell_refusals(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {

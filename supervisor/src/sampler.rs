@@ -12,6 +12,7 @@ use crate::energy::Energy;
 use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
+use crate::gpu_failures;
 use crate::guard::{Descriptors, Guard, descriptors};
 use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
@@ -69,6 +70,7 @@ pub fn sample(
         auditor.look(leases, &members, |gpu, since_us| process_use(leases, &occupancies, gpu, since_us), &statistics);
         baseline.look(leases, &members, &occupancies, &auditor);
         refusals::tell(leases);
+        gpu_failures::look(leases);
         idle.look(leases, |gpu| auditor.has_figures(gpu));
         preemptions.look(leases);
         run_times::look(leases);

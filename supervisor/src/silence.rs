@@ -43,6 +43,8 @@ struct Spell {
     cause: String,
     /// It has lasted so long that the GPU takes nobody in.
     is_told: bool,
+    /// Since when NVML says that it is lost, if it says so now.
+    lost_since: Option<Instant>,
 }
 
 /// What a look has changed.
@@ -81,13 +83,23 @@ impl Silence {
         self.lock().get_mut(gpu).map(Option::take);
     }
 
+    /// Whether NVML says of the GPU at this place that it is lost, and has for so long that nothing on it goes on. A GPU that
+    /// hangs may come back to what it did.
+    fn has_failed(&self, gpu: usize, (asked, now): (Instant, Instant), is_lost: bool) -> bool {
+        let mut spells = self.lock();
+        let Some(Some(spell)) = spells.get_mut(gpu) else { return false };
+        spell.lost_since = is_lost.then(|| spell.lost_since.unwrap_or(asked));
+        spell.lost_since.is_some_and(|since| now.duration_since(since) >= PATIENCE)
+    }
+
     /// The GPU was asked at `asked`, and by `now` it has answered if there is no `failure`.
     fn note(&self, gpu: usize, (asked, now): (Instant, Instant), failure: Option<&str>) -> Option<Change> {
         let mut spells = self.lock();
         let place = spells.get_mut(gpu)?;
         let Some(cause) = failure else { return place.take().filter(|spell| spell.is_told).map(|_| Change::Over) };
         let has_begun = place.is_none();
-        let spell = place.get_or_insert_with(|| Spell { since: asked, cause: String::new(), is_told: false });
+        let new = || Spell { since: asked, cause: String::new(), is_told: false, lost_since: None };
+        let spell = place.get_or_insert_with(new);
         cause.clone_into(&mut spell.cause);
         let is_due = !spell.is_told && now.duration_since(spell.since) >= PATIENCE;
         spell.is_told |= is_due;
@@ -136,21 +148,21 @@ pub fn note(leases: &Leases, (index, gpu): (usize, &Gpu), asked: Instant, failur
         return;
     };
     let cause = failure.map(ToString::to_string).unwrap_or_default();
-    match leases.silence.note(index, (asked, Instant::now()), failure.map(|_| cause.as_str())) {
+    let times = (asked, Instant::now());
+    match leases.silence.note(index, times, failure.map(|_| cause.as_str())) {
         Some(Change::Begun) => log!("{}: {cause}", gpu.uuid),
         Some(Change::Silent) => {
             let message = format!("GPU {} ({}) takes no new leases: {cause}; {REMEDY}", gpu.index, gpu.uuid);
             leases.events.note(EventKind::GpuSilent, About::default(), message);
-            // One that hangs may come back to what it did.
-            if matches!(failure, Some(InventoryError::Lost { .. })) {
-                gpu_failures::fail_all(leases, gpu, &cause);
-            }
         }
         Some(Change::Over) => {
             let message = format!("GPU {} ({}) answers NVML again and takes leases", gpu.index, gpu.uuid);
             leases.events.note(EventKind::GpuAnswers, About::default(), message);
         }
         None => {}
+    }
+    if leases.silence.has_failed(index, times, matches!(failure, Some(InventoryError::Lost { .. }))) {
+        gpu_failures::fail_all(leases, gpu, &cause);
     }
 }
 
@@ -200,6 +212,24 @@ mod tests {
     }
 
     const LOST: Option<&str> = Some("NVML does not answer: lost");
+
+    #[test]
+    fn a_gpu_has_failed_once_nvml_says_for_a_while_that_it_is_lost() {
+        let (silence, start) = (Silence::new(1, Vec::new()), Instant::now());
+        let look = |at: Instant, failure: Option<&str>, is_lost: bool| {
+            note(&silence, 0, at, failure);
+            silence.has_failed(0, (at, at), is_lost)
+        };
+        let hangs = Some("a call has not come back");
+        assert!(!look(start, hangs, false) && !look(start + PATIENCE, hangs, false), "it may come back to what it did");
+        assert!(!look(start + PATIENCE, LOST, true), "told as silent, and lost only now");
+        assert!(look(start + 2 * PATIENCE, LOST, true) && look(start + 3 * PATIENCE, LOST, true));
+        assert!(!look(start + 3 * PATIENCE, hangs, false) && !look(start + 4 * PATIENCE, LOST, true), "it begins anew");
+        assert!(
+            !look(start + 4 * PATIENCE, None, false) && !look(start + 9 * PATIENCE, LOST, true),
+            "so after an answer"
+        );
+    }
 
     #[test]
     fn a_gpu_is_silent_after_a_while_and_until_it_answers() {

@@ -11,10 +11,10 @@ use crate::gpu_failures;
 use crate::lease::Leases;
 use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
-use gpool_policy::xid::{Contained, Fault, ends_all, meaning};
+use gpool_policy::xid::{Contained, Fault, ends_all, follows, meaning};
 use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,6 +24,8 @@ use std::time::Duration;
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 /// So many containers are named.
 const NAMED: usize = 4;
+/// So many of one GPU are remembered with their times.
+const RECENT: usize = 16;
 /// Different numbers of one GPU that are counted each for itself.
 const NUMBERS: usize = 64;
 
@@ -33,8 +35,8 @@ pub struct Xids {
     seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
     /// Faults of memory that ended one program alone.
     contained: Mutex<BTreeMap<GpuUuid, Contained>>,
-    /// The last of each GPU, and when it was heard.
-    last: Mutex<BTreeMap<GpuUuid, (u64, u64)>>,
+    /// The last ones of each GPU, and when each was heard.
+    recent: Mutex<BTreeMap<GpuUuid, VecDeque<(u64, u64)>>>,
 }
 
 /// One number on one GPU.
@@ -52,14 +54,21 @@ impl Xids {
         seen.iter().flat_map(|(uuid, all)| all.iter().map(|(number, its)| (uuid.clone(), *number, its.count))).collect()
     }
 
-    /// The number of the last one of a GPU, if it was heard within `within_ns` of `at_ns`.
-    pub fn last(&self, uuid: &GpuUuid, at_ns: u64, within_ns: u64) -> Option<u64> {
-        let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        last.get(uuid).filter(|(_, heard_ns)| heard_ns.abs_diff(at_ns) <= within_ns).map(|(number, _)| *number)
+    /// The number of the one of a GPU that was heard next to `at_ns`, if that is within `within_ns`. Those that follow another one
+    /// say less.
+    pub fn about(&self, uuid: &GpuUuid, at_ns: u64, within_ns: u64) -> Option<u64> {
+        let recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let near = recent.get(uuid)?.iter().filter(|(_, heard_ns)| heard_ns.abs_diff(at_ns) <= within_ns);
+        near.min_by_key(|(number, heard_ns)| (follows(*number), heard_ns.abs_diff(at_ns))).map(|(number, _)| *number)
     }
 
-    fn note_last(&self, uuid: &GpuUuid, number: u64, now_ns: u64) {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner).insert(uuid.clone(), (number, now_ns));
+    fn hear(&self, uuid: &GpuUuid, number: u64, now_ns: u64) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let its = recent.entry(uuid.clone()).or_default();
+        if its.len() == RECENT {
+            its.pop_front();
+        }
+        its.push_back((number, now_ns));
     }
 
     /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it.
@@ -111,7 +120,10 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
             continue;
         };
         // Nobody takes them any more only when this process ends.
-        let hear = |number| drop(tell.send((board.clone(), number)));
+        let hear = |number| {
+            leases.xids.hear(&board.uuid, number, clock::now_ns());
+            drop(tell.send((board.clone(), number)));
+        };
         let outcome = leases.inventory.xids(board.index, hear, goes_on);
         drop(watching);
         match outcome {
@@ -133,9 +145,9 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
 
 /// Takes one that the driver has told.
 fn note(leases: &Leases, board: &Gpu, number: u64) {
-    leases.xids.note_last(&board.uuid, number, clock::now_ns());
     let on_it = on_it(leases, board);
-    if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
+    let told = leases.xids.count(&board.uuid, number, clock::now_ns());
+    if let Some(count) = told {
         leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
     }
     let (health, its) = (leases.configuration().health.clone(), meaning(number));
@@ -151,7 +163,7 @@ fn note(leases: &Leases, board: &Gpu, number: u64) {
         drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}{often}, {}", its.words));
     }
     // After the GPU takes nobody in, since who is ended here may be started again at once.
-    if ends_all(number) {
+    if ends_all(number) && told.is_some() {
         gpu_failures::fail_all(leases, board, &format!("Xid {number}, {}", its.words));
     }
 }
@@ -219,6 +231,20 @@ mod tests {
     }
 
     #[test]
+    fn of_several_the_one_is_told_with_a_fault_that_came_with_it_and_follows_no_other() {
+        const S: u64 = 1_000_000_000;
+        let (xids, uuid) = (Xids::default(), Gpu::sample(0).uuid);
+        let heard = [(31, 10 * S), (45, 10 * S + 9), (43, 10 * S + 9), (13, 14 * S)];
+        heard.into_iter().for_each(|(number, at_ns)| xids.hear(&uuid, number, at_ns));
+        let about = |at_ns| xids.about(&uuid, at_ns, 2 * S);
+        assert_eq!((about(10 * S + 9), about(8 * S), about(12 * S)), (Some(31), Some(31), Some(31)));
+        assert_eq!((about(12 * S + 5), about(16 * S), about(7 * S), about(17 * S)), (Some(13), Some(13), None, None));
+        assert_eq!(xids.about(&Gpu::sample(1).uuid, 10 * S, 2 * S), None);
+        (0..20).for_each(|at_ns| xids.hear(&uuid, 45, 100 * S + at_ns));
+        assert_eq!((about(10 * S), about(100 * S)), (None, Some(45)), "no more than the last are kept");
+    }
+
+    #[test]
     fn what_comes_again_and_again_is_told_ever_more_rarely_and_counted_in_full() {
         const S: u64 = 1_000_000_000;
         let (xids, uuid) = (Xids::default(), Gpu::sample(0).uuid);
@@ -226,10 +252,6 @@ mod tests {
         assert!(told.len() < 8 && told[0] == 1, "{told:?}");
         assert_eq!(xids.count(&uuid, 79, 10 * S), Some(1), "another one is told at once");
         assert_eq!(xids.counts(), [(uuid.clone(), 31, 100), (uuid.clone(), 79, 1)]);
-        xids.note_last(&uuid, 31, 10 * S);
-        let other = Gpu::sample(1).uuid;
-        assert_eq!((xids.last(&uuid, 12 * S, 2 * S), xids.last(&uuid, 8 * S, 2 * S)), (Some(31), Some(31)));
-        assert_eq!((xids.last(&uuid, 13 * S, 2 * S), xids.last(&other, 10 * S, 2 * S)), (None, None));
         for number in 1000..1100 {
             xids.count(&uuid, number, 11 * S);
         }

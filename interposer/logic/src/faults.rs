@@ -2,8 +2,8 @@
 //! not say why it ended.
 
 use crate::clock;
-use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS};
-use crate::process::{Place, Process};
+use crate::driver::CUDA_SUCCESS;
+use crate::place::Place;
 use gpool_driver_abi::cuda::{CUresult, ends_context};
 use gpool_shared_region::atomic::Ordering;
 
@@ -44,29 +44,6 @@ impl Place {
             slot.fault_gpu.store(fault.gpu as u32, Ordering::Relaxed);
             slot.fault_ns.store(clock::now_ns(), Ordering::Relaxed);
             slot.fault.store(fault.result.cast_unsigned(), Ordering::Release);
-        }
-    }
-}
-
-impl Process {
-    /// The driver has answered a call that asks or waits for work so.
-    #[inline(always)]
-    pub fn note_answer(&self, result: CUresult) {
-        if result != CUDA_SUCCESS && result != CUDA_ERROR_NOT_READY {
-            self.note_failure(result);
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn note_failure(&self, result: CUresult) {
-        let mut fault = Fault::NONE;
-        fault.note(0, result);
-        if fault != Fault::NONE
-            && let Some(place) = self.place()
-        {
-            fault.gpu = self.current_gpu(place);
-            fault.tell(place);
         }
     }
 }

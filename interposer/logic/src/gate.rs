@@ -94,8 +94,7 @@ impl Process {
     fn admit_slowly(&self, stripe: &Stripe, stream: CUstream, work: Work) -> Admission {
         // Without a place in a region nothing runs, so nothing runs uncounted.
         let Some(place) = self.place() else { return Admission::NotInitialized };
-        // SAFETY: getpid cannot fail.
-        if unsafe { libc::getpid() } != place.registration.process_id {
+        if !place.registration.is_own() {
             return Admission::NotInitialized;
         }
         // The gate is closed then, but the driver is asked before it, and what is captured passes it.

@@ -10,7 +10,7 @@
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
 //! to cost), `standing`, `suspension` and `stuck` (at a closed gate, before a lease that is in the host's memory, and where the driver
 //! does not return), `copies` (how much a copy moves), `bursts` and `anchors` (measuring), `waits` and `records` (of programs for their work, and for which),
-//! `announce` (what is written into the slot about it), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
+//! `announce` (what is written into the slot about it), `faults` (answers after which a context is lost), `lookup` (what a look-up by name may hand out), `exported_names` (what the real library has at all),
 //! `watcher` and `parking` (the thread that looks when the program is silent).
 //!
 //! Under `cfg(loom)` what models try is built and no more: see `tests/models`.

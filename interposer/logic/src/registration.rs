@@ -24,6 +24,14 @@ pub struct Registration {
     pub number: u64,
 }
 
+impl Registration {
+    /// Whether the calling process is the one that has registered, and none that it has forked.
+    pub(crate) fn is_own(&self) -> bool {
+        // SAFETY: getpid cannot fail.
+        unsafe { libc::getpid() == self.process_id }
+    }
+}
+
 /// Takes a free slot and tells the supervisor. It need not have seen that before something is charged: see [`confirm`].
 ///
 /// The POSIX lock on the slot's first byte tells the host which process this is: F_GETLK on the host answers

@@ -6,6 +6,7 @@ use crate::clock;
 use crate::contexts::gpus;
 use crate::credit::{Look, stripe_index};
 use crate::driver::CUDA_SUCCESS;
+use crate::faults::Fault;
 use crate::gate;
 use crate::process::{Place, Process};
 use core::sync::atomic::Ordering;
@@ -60,7 +61,9 @@ impl Process {
         };
         let begun = self.before_wait(what, kind);
         let result = wait();
-        self.note_answer(result);
+        if result != CUDA_SUCCESS {
+            self.note_failure(result);
+        }
         self.after_wait(kind, begun, result == CUDA_SUCCESS);
         result
     }
@@ -70,9 +73,7 @@ impl Process {
     #[inline(never)] // several entry points call it
     pub fn copy_to_host(&self, copy: &mut dyn FnMut() -> CUresult) -> CUresult {
         self.end_before_copy();
-        let result = copy();
-        self.note_answer(result);
-        result
+        copy()
     }
 
     fn end_before_copy(&self) {
@@ -90,6 +91,20 @@ impl Process {
         }
     }
 
+    /// The driver has answered a call that waits for work so. Of several GPUs nobody knows of which that is: what has been launched is
+    /// asked about, as ever.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_failure(&self, result: CUresult) {
+        let mut fault = Fault::NONE;
+        fault.note(0, result);
+        if let Some(place) = self.place()
+            && gpus(place.region.control()) == 1
+        {
+            fault.tell(place);
+        }
+    }
+
     /// Waits for an event since whose record so much has been launched.
     fn wait_ahead(&self, event: CUevent, launches: u32, wait: impl FnOnce() -> CUresult) -> CUresult {
         let stripe = &self.stripes[stripe_index()];
@@ -101,7 +116,9 @@ impl Process {
         let is_skipped = goes_on && is_sole && !is_due;
         let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
         let result = wait();
-        self.note_answer(result);
+        if result != CUDA_SUCCESS {
+            self.note_failure(result);
+        }
         let now_ns = clock::now_ns();
         let has_blocked = now_ns >= begun_ns + BLOCKED_NS;
         if !is_skipped || has_blocked {

@@ -163,7 +163,9 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
 fn free(lease: &mut Lease, slot: usize) {
     let mut report = Report::new();
     report.read(&lease.region, slot + 1);
-    if report.taken().any(|(index, last)| index == slot && last.holds_nothing()) {
+    let last = report.taken().find(|(index, _)| *index == slot).map(|(_, last)| last);
+    last.iter().for_each(|last| lease.retired.count(last));
+    if last.is_some_and(|last| last.holds_nothing()) {
         lease.region.clear_slot(slot);
     } else {
         lease.region.clear_demand(slot);

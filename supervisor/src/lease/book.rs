@@ -3,8 +3,7 @@
 use super::account::{Charges, GpuAccount};
 use super::debts::Debts;
 use super::entitlement::share_of;
-use super::figures::Counted;
-use super::figures::Figures;
+use super::figures::{Counted, Figures, Holding};
 use super::giving_way::CLEARANCE_PATIENCE;
 use super::kernels::KernelNotes;
 use super::lost_contexts::LostContexts;
@@ -29,9 +28,7 @@ use gpool_policy::idleness::Idleness;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::run_time::Notice;
 use gpool_policy::slice::Share;
-use gpool_protocol::{
-    BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseFault, LeaseId, LeaseState, Mechanism,
-};
+use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
 use gpool_shared_region::{PIECE_WORDS, SLOTS};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -155,11 +152,19 @@ impl Lease {
         !self.processes.is_empty() || !self.record.mechanism.has_shims()
     }
 
-    /// Writes the processes into the record, which the caller writes to disk. What a GPU's failure has ended goes with them.
+    /// Whether something of it is on any of its GPUs that is one of these: as its processes say, or where they have no shims as NVML
+    /// has said last.
+    pub fn uses_any(&self, is_one: impl Fn(usize) -> bool) -> bool {
+        let held = self.record.mechanism.has_shims().then(|| self.figures(&mut Report::new()).held);
+        let uses = |(place, account): (usize, &GpuAccount)| match &held {
+            Some(held) => held[place] != Holding::default(),
+            None => account.seen_bytes() > 0,
+        };
+        self.accounts.iter().enumerate().filter(|(_, account)| is_one(account.gpu)).any(uses)
+    }
+
+    /// Writes the processes into the record, which the caller writes to disk.
     pub fn note_processes(&mut self) {
-        if !self.uses_gpus() && self.record.fault == Some(LeaseFault::GpuFailed) {
-            self.record.fault = None;
-        }
         self.record.processes = (self.processes.iter())
             .map(|(slot, process)| ProcessRecord {
                 slot: *slot,

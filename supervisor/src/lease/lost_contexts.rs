@@ -21,15 +21,15 @@ pub struct LostContext {
 }
 
 impl LostContext {
-    /// What a process of a lease on `gpus` GPUs says; none if it has lost nothing.
-    fn of(slot: &SlotSnapshot<'_>, pid: Option<HostPid>, gpus: usize) -> Option<Self> {
-        (slot.fault() != 0).then(|| Self {
+    /// What a process of a lease on `gpus` GPUs says that has lost something.
+    fn of(slot: &SlotSnapshot<'_>, at_ns: u64, pid: Option<HostPid>, gpus: usize) -> Self {
+        Self {
             pid,
-            comm: pid.map(procfs::comm).unwrap_or_default(),
+            comm: pid.map(procfs::comm).filter(|comm| comm != "?").unwrap_or_default(),
             result: slot.fault().cast_signed(),
             gpu: (slot.fault_gpu() as usize).min(gpus.saturating_sub(1)),
-            at_ns: slot.fault_ns(),
-        })
+            at_ns,
+        }
     }
 }
 
@@ -43,10 +43,14 @@ pub struct LostContexts {
 
 impl LostContexts {
     /// Looks at what a process says, also one that has just ended: with its slot that goes.
-    pub fn look(&mut self, slot: &SlotSnapshot<'_>, pid: Option<HostPid>, gpus: usize) {
-        let is_news = |its: &LostContext| self.last.as_ref().is_none_or(|last| last.at_ns < its.at_ns);
-        if let Some(its) = LostContext::of(slot, pid, gpus).filter(is_news) {
-            self.last = Some(its);
+    pub fn look(&mut self, slot: &SlotSnapshot<'_>, now_ns: u64, pid: Option<HostPid>, gpus: usize) {
+        if slot.fault() == 0 {
+            return;
+        }
+        // Nothing that is to come has happened.
+        let at_ns = slot.fault_ns().min(now_ns);
+        if self.last.as_ref().is_none_or(|last| last.at_ns < at_ns) {
+            self.last = Some(LostContext::of(slot, at_ns, pid, gpus));
         }
     }
 
@@ -73,7 +77,7 @@ mod tests {
     fn the_last_loss_is_kept_also_of_a_process_that_has_ended_and_names_a_gpu_that_is_there() {
         let mut its = LostContexts::default();
         let mut look = |bytes: &[u8], pid| {
-            its.look(&SlotSnapshot::new(bytes).unwrap(), pid, 2);
+            its.look(&SlotSnapshot::new(bytes).unwrap(), 10, pid, 2);
             its.last().map(|last| (last.pid, last.result, last.gpu, last.at_ns))
         };
         assert_eq!(look(&slot(0, 0, 9), None), None, "nothing is lost");
@@ -81,6 +85,6 @@ mod tests {
         assert_eq!(look(&slot(719, 7, 5), pid), Some((pid, 719, 1, 5)));
         assert_eq!(look(&slot(700, 0, 4), None), Some((pid, 719, 1, 5)), "an earlier one is no news");
         assert_eq!(look(&slot(700, 0, 6), None), Some((None, 700, 0, 6)));
-        assert_eq!(look(&slot(u32::MAX, 0, u64::MAX), None), Some((None, -1, 0, u64::MAX)), "whatever a tenant says");
+        assert_eq!(look(&slot(u32::MAX, 0, u64::MAX), None), Some((None, -1, 0, 10)), "whatever a tenant says");
     }
 }

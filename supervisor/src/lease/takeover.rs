@@ -248,7 +248,7 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
                 let last = report.taken().find(|(slot, _)| *slot == known.slot);
                 last.iter().for_each(|(_, last)| lease.retired.count(last));
                 let (pid, gpus) = (known.process.pid, lease.accounts.len());
-                last.iter().for_each(|(_, last)| lease.lost_contexts.look(last, Some(pid), gpus));
+                last.iter().for_each(|(_, last)| lease.lost_contexts.look(last, clock::now_ns(), Some(pid), gpus));
                 lease.dead.insert(known.slot, dead);
             }
         }

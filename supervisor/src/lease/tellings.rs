@@ -10,8 +10,10 @@ pub struct Tellings {
 }
 
 impl Tellings {
-    /// Whether there is something to tell at `now_ns` of what has happened `all` times.
+    /// Whether there is something to tell at `now_ns` of what has happened `all` times. Of what a supervisor that was killed had
+    /// counted some may be lost.
     pub fn look(&mut self, now_ns: u64, all: u64) -> bool {
+        self.told = self.told.min(all);
         self.repetition.look(now_ns, all, self.told)
     }
 
@@ -47,5 +49,9 @@ mod tests {
         notes.note_told(3);
         assert!(notes.has_told() && !notes.look(2, 3));
         assert_eq!((notes.told(), notes.untold(5)), (3, 2));
+        assert!(
+            !notes.look(700_000_000_000, 1) && notes.look(2_000_000_000_000, 2),
+            "one after fewer are known is news"
+        );
     }
 }

@@ -28,8 +28,9 @@ pub fn note_state(leases: &Leases, id: &str, state: ServerState, clients: &BTree
     for lease in book.leases.values_mut().filter(|lease| lease.record.mps_group.as_deref() == Some(id)) {
         let is_marked = lease.record.fault == Some(LeaseFault::MpsServerFault);
         let is_reached = reached.contains(&lease.record.lease_id);
-        // Who has lost a server for good is marked so already.
-        if is_marked == is_reached || lease.record.fault == Some(LeaseFault::MpsServerDied) {
+        // Who has lost a server for good, or the GPU, is marked so already.
+        let is_marked_else = matches!(lease.record.fault, Some(LeaseFault::MpsServerDied | LeaseFault::GpuFailed));
+        if is_marked == is_reached || is_marked_else {
             continue;
         }
         lease.record.fault = is_reached.then_some(LeaseFault::MpsServerFault);

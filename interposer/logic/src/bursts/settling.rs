@@ -92,16 +92,17 @@ impl Bursts {
         self.estimate_end(clock::now_ns());
     }
 
-    /// The process ends. If nobody has waited for its work, that may be because of a fault: its context is asked once, and what ends
+    /// The process ends. If nobody has waited for its work, that may be because of a fault: it is asked about once, and what ends
     /// contexts is told. Nothing is asked beside a launch that has not returned, which may hold the driver.
     pub fn ask_at_end(&mut self, place: &Place) {
         let is_at_launch = |burst: &Burst| matches!(burst.state, State::Lone | State::Away);
-        let issued = |burst: &&Burst| matches!(burst.state, State::Open | State::Closed);
-        if !self.table.iter().any(is_at_launch)
-            && let Some(Burst { context, start, tag, .. }) = self.table.iter().find(issued)
-        {
-            let answer = place.driver.in_context(*context, || place.driver.query(*start));
-            self.fault.note(tag.gpu(), answer.unwrap_or(CUDA_SUCCESS));
+        if !self.table.iter().any(is_at_launch) {
+            for burst in self.table.iter().filter(|burst| matches!(burst.state, State::Open | State::Closed)) {
+                // Of one that is open no end is recorded.
+                let event = if burst.state == State::Open { burst.start } else { burst.end };
+                let answer = place.driver.in_context(burst.context, || place.driver.query(event));
+                self.fault.note(burst.tag.gpu(), answer.unwrap_or(CUDA_SUCCESS));
+            }
         }
         self.fault.tell(place);
     }

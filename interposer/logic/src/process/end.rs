@@ -8,7 +8,8 @@ use core::sync::atomic::Ordering;
 const STOP_LIMIT_NS: u64 = 100_000_000;
 
 impl Process {
-    /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress, and makes the last one.
+    /// The process is ending: the watcher makes no more driver calls. Waits a moment for a look in progress, and makes the last
+    /// one, unless the driver may not answer that.
     pub fn stop(&self) {
         // One of the two sees the other: this end, or the thread that is about to start the watcher.
         self.stopping.swap(1, Ordering::SeqCst);
@@ -17,8 +18,15 @@ impl Process {
         }
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
         loop {
-            if let (Some(mut bursts), Some(place)) = (self.bursts.take_within(0), self.place()) {
-                return bursts.ask_at_end(place);
+            if let Some(mut bursts) = self.bursts.take_within(0) {
+                // A forked child has neither, and one that was forked past the C library has its parent's.
+                if let (Some(control), Some(place)) = (self.control(), self.place())
+                    && !control.is_suspended()
+                    && place.registration.is_own()
+                {
+                    bursts.ask_at_end(place);
+                }
+                return;
             }
             if clock::now_ns() >= limit_ns {
                 return;
