@@ -20,6 +20,7 @@ mod habits;
 mod handoff;
 mod host;
 mod message;
+mod overdraft;
 mod parameters;
 mod pauses;
 mod queue;

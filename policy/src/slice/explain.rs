@@ -89,7 +89,7 @@ impl SliceScheduler {
         let place = self.queue.get(tenant)?;
         let burst_ns = place.habits.longest_ns();
         let most_ns = if place.share.class == Class::Latency {
-            place.habits.slack_ns(&self.parameters).max(self.queue.full_slice_ns(place))
+            self.queue.most_slack_ns(place).max(self.queue.full_slice_ns(place))
         } else {
             // Who is alone may work further ahead, until somebody comes.
             let depth_ns = self.depth_ns(tenant).min(self.parameters.depth_ns);

@@ -79,12 +79,13 @@ impl Habits {
     }
 
     /// The tenant is idle: the request has ended.
-    pub(super) fn end_request(&mut self, charged_ns: i64) {
+    pub(super) fn end_request(&mut self, parameters: &Parameters, charged_ns: i64) {
         let used_ns = u64::try_from(charged_ns - self.request_from_ns).unwrap_or(0);
         self.request_from_ns = charged_ns;
         if used_ns > 0 {
-            // A long one among few is not waited for dozens of times before it counts.
-            self.request_ns = stepped(self.request_ns, used_ns, 19, 1).max(used_ns / 2);
+            // A long one among few is not waited for dozens of times before it counts. One that is very long counts as much.
+            let at_once_ns = used_ns.min(parameters.slack_max_ns / 2) / 2;
+            self.request_ns = stepped(self.request_ns, used_ns, 19, 1).max(at_once_ns);
         }
     }
 
@@ -142,21 +143,22 @@ mod tests {
         for _ in 0..3000 {
             habits.begin_request(charged_ns);
             charged_ns += 3_000_000;
-            habits.end_request(charged_ns);
+            habits.end_request(&parameters, charged_ns);
         }
         let slack_ns = habits.slack_ns(&parameters);
         assert!((11_500_000..=13_000_000).contains(&slack_ns), "{slack_ns}");
-        habits.end_request(charged_ns);
+        habits.end_request(&parameters, charged_ns);
         assert_eq!(habits.slack_ns(&parameters), slack_ns, "a pause without work is no request");
         let mut request = |used_ns: i64| {
             habits.begin_request(charged_ns);
             charged_ns += used_ns;
-            habits.end_request(charged_ns);
+            habits.end_request(&parameters, charged_ns);
             habits.slack_ns(&parameters)
         };
         assert_eq!(request(26_000_000), 52_000_000, "two of a long one at once");
         assert!((0..30).map(|_| request(26_000_000)).last() > Some(95_000_000), "and four once they are many");
-        assert_eq!((0..9).map(|_| request(400_000_000)).last(), Some(parameters.slack_max_ns));
+        assert_eq!(request(2_000_000_000), parameters.slack_max_ns);
+        assert!((0..2000).map(|_| request(3_000_000)).last() < Some(14_000_000), "one alone is forgotten");
     }
 
     #[test]

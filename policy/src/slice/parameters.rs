@@ -64,8 +64,9 @@ pub struct Parameters {
     pub slack_min_ns: u64,
     /// The most that is learnt.
     pub slack_max_ns: u64,
-    /// The longest slice of a latency tenant within its slack: another one that waits has its turn then.
-    pub latency_slice_max_ns: u64,
+    /// The most of it that it has always, and the longest slice within it. It has more while it has had no more than that beyond its share
+    /// lately, and no other one of the class is at work.
+    pub slack_usual_ns: u64,
     /// How long a tenant whose work has outrun its announcements again and again may not work ahead.
     pub cautious_ns: u64,
     /// How long a debt outlives its owner's last activity.
@@ -99,7 +100,7 @@ impl Parameters {
         slack_initial_ns: 25_000_000,
         slack_min_ns: 5_000_000,
         slack_max_ns: 200_000_000,
-        latency_slice_max_ns: 50_000_000,
+        slack_usual_ns: 50_000_000,
         cautious_ns: 1_000_000_000,
         debt_keep_ns: 10_000_000_000,
     };
@@ -133,7 +134,7 @@ impl Parameters {
             slack_initial_ns: times(self.slack_initial_ns),
             slack_min_ns: times(self.slack_min_ns),
             slack_max_ns: times(self.slack_max_ns),
-            latency_slice_max_ns: times(self.latency_slice_max_ns),
+            slack_usual_ns: times(self.slack_usual_ns),
             cautious_ns: times(self.cautious_ns),
             debt_keep_ns: times(self.debt_keep_ns),
         }

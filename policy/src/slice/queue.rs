@@ -5,12 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::account::Account;
 use super::ceiling::Ceiling;
 use super::habits::Habits;
+use super::overdraft::Overdraft;
 use super::pauses::Excused;
 use super::ready::{Candidate, Ready};
 use super::silence::Silence;
 use super::unmeasured::Unmeasured;
 use super::virtual_clock::VirtualClock;
 use super::{Class, Parameters, Priority, Share, TenantId};
+
+mod slack;
 
 /// A tenant and where it stands.
 #[derive(Clone, Debug)]
@@ -27,6 +30,8 @@ pub(super) struct Place {
     pub(super) held_back: bool,
     /// A gang that is behind what was promised to it.
     pub(super) is_behind: bool,
+    /// Of a latency tenant.
+    pub(super) overdraft: Overdraft,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
     /// The slice, by its number, during which it was found whether it shortens that.
@@ -66,6 +71,10 @@ pub(super) struct Queue {
     blocked: BTreeSet<(u64, TenantId)>,
     pub(super) latency_tenants: BTreeSet<TenantId>,
     active_count: usize,
+    /// Weights of all that have joined, by priority.
+    weights: [u64; Priority::COUNT],
+    /// When it is.
+    now_ns: u64,
     /// What a batch tenant asks for.
     pub(super) slice_ns: u64,
 }
@@ -81,6 +90,8 @@ impl Queue {
             blocked: BTreeSet::new(),
             latency_tenants: BTreeSet::new(),
             active_count: 0,
+            weights: [0; Priority::COUNT],
+            now_ns: 0,
             slice_ns,
         }
     }
@@ -120,6 +131,7 @@ impl Queue {
             paused: false,
             held_back: false,
             is_behind: false,
+            overdraft: Overdraft::default(),
             slack_spent: false,
             judged_in: None,
             excused: Excused::default(),
@@ -128,6 +140,7 @@ impl Queue {
             blocked_until_ns: None,
             seen_ns: now_ns,
         };
+        self.weights[share.priority as usize] += u64::from(share.weight_permille);
         self.places.insert(tenant, place);
         if share.class == Class::Latency {
             self.latency_tenants.insert(tenant);
@@ -139,7 +152,9 @@ impl Queue {
         self.serve(tenant);
         self.retire(tenant, now_ns);
         self.latency_tenants.remove(&tenant);
-        self.places.remove(&tenant);
+        if let Some(place) = self.places.remove(&tenant) {
+            self.weights[place.share.priority as usize] -= u64::from(place.share.weight_permille);
+        }
     }
 
     /// Takes a new share; what the tenant owes stays, and what it is owed with its priority: those of another one owe it nothing, who
@@ -149,6 +164,8 @@ impl Queue {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         let (old, new) = (place.share, share);
         place.share = share;
+        self.weights[old.priority as usize] -= u64::from(old.weight_permille);
+        self.weights[new.priority as usize] += u64::from(new.weight_permille);
         if old.weight_permille != new.weight_permille || old.priority != new.priority {
             let lag = place.account.depart(&mut self.clocks[old.priority as usize]);
             let lag = if old.priority == new.priority { lag } else { lag.min(0) };
@@ -247,7 +264,7 @@ impl Queue {
         place.silence.end();
         if place.account.is_active() {
             place.seen_ns = now_ns;
-            place.habits.end_request(place.account.used_ns());
+            place.habits.end_request(&self.parameters, place.account.used_ns());
         }
         if let Some(later_ns) = place.lingers_until_ns.take_if(|at_ns| *at_ns > until_ns) {
             self.lingering.remove(&(later_ns, tenant));
@@ -320,6 +337,7 @@ impl Queue {
     /// Time has passed: who lingered long enough is active no longer, who was above its ceiling long enough is ready.
     /// Those that became ready are added to `news`.
     pub(super) fn pass(&mut self, now_ns: u64, news: &mut Vec<TenantId>) {
+        self.now_ns = now_ns;
         while let Some(&(until_ns, tenant)) = self.lingering.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
             self.retire(tenant, until_ns);
         }
@@ -423,31 +441,6 @@ impl Queue {
 
     pub(super) fn active_count(&self) -> usize {
         self.active_count
-    }
-
-    /// What a tenant asks for in GPU time: a batch tenant the slice, or its usual burst if that is longer; a latency
-    /// tenant what is left of its slack, in parts.
-    pub(super) fn request_ns(&self, place: &Place) -> u64 {
-        let least_ns = self.parameters.least_slice_ns;
-        let lag_ns = self.lag_ns(place);
-        let slack_ns = self.slack_ns(place);
-        if slack_ns > 0 {
-            let left_ns = i64::try_from(slack_ns).unwrap_or(i64::MAX).saturating_add(lag_ns);
-            return u64::try_from(left_ns).unwrap_or(0).clamp(least_ns, self.parameters.latency_slice_max_ns);
-        }
-        let debt_ns = if lag_ns < 0 { lag_ns.unsigned_abs() } else { 0 };
-        self.full_slice_ns(place).saturating_sub(debt_ns).max(least_ns)
-    }
-
-    /// The slice of a tenant without debt: a whole number of what it launches at once.
-    pub(super) fn full_slice_ns(&self, place: &Place) -> u64 {
-        place.habits.slice_ns(self.slice_ns, self.parameters.slice_max_ns)
-    }
-
-    /// How far a tenant may run ahead of its share now.
-    pub(super) fn slack_ns(&self, place: &Place) -> u64 {
-        let has_slack = place.share.class == Class::Latency && !place.slack_spent;
-        if has_slack { place.habits.slack_ns(&self.parameters) } else { 0 }
     }
 
     /// The virtual deadline of what a tenant asks for.

@@ -15,8 +15,7 @@ pub fn worst_permille(run: &Run) -> Option<u64> {
         let excess_ns = worst_excess_ns(run.execution(tenant), limit, WARM_NS).max(0).cast_unsigned();
         let parameters = Parameters::default();
         let is_latency = run.scenario.tenants[tenant].share.class == Class::Latency;
-        let longer_ns =
-            if is_latency { parameters.latency_slice_max_ns.saturating_sub(run.slice_ns(tenant)) } else { 0 };
+        let longer_ns = if is_latency { parameters.slack_usual_ns.saturating_sub(run.slice_ns(tenant)) } else { 0 };
         Some(permille(excess_ns, run.real_turn_ns(tenant) + longer_ns))
     };
     (0..run.count()).filter_map(of).max()

@@ -1,0 +1,51 @@
+//! What a latency tenant has had beyond its share lately. What it owes to others is forgotten with them, as soon as they rest for a
+//! moment; this is not.
+
+/// A bucket that its share empties, whoever is beside it. Time without work is not saved up.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Overdraft {
+    /// When its share has paid for all that it has had.
+    paid_ns: u64,
+}
+
+impl Overdraft {
+    /// Books `ns` of its work that began at `began_ns`, of a tenant that has that part of the device. No more than `most_ns` is ever to be paid off.
+    pub(super) fn charge(&mut self, part_permille: u16, began_ns: u64, ns: u64, most_ns: u64) {
+        let latest_ns = began_ns.saturating_add(ns).saturating_add(time_ns(part_permille, most_ns));
+        self.paid_ns = self.paid_ns.max(began_ns).saturating_add(time_ns(part_permille, ns)).min(latest_ns);
+    }
+
+    /// Takes back what turned out to have been somebody else's.
+    pub(super) fn correct(&mut self, part_permille: u16, ns: u64) {
+        self.paid_ns = self.paid_ns.saturating_sub(time_ns(part_permille, ns));
+    }
+
+    /// What it has had beyond its share and not paid off at `now_ns`.
+    pub(super) fn at_ns(&self, part_permille: u16, now_ns: u64) -> u64 {
+        let left_ns = u128::from(self.paid_ns.saturating_sub(now_ns)) * u128::from(part_permille) / 1000;
+        u64::try_from(left_ns).unwrap_or(u64::MAX)
+    }
+}
+
+/// How long a share takes to pay for `ns`.
+fn time_ns(part_permille: u16, ns: u64) -> u64 {
+    ns.saturating_mul(1000) / u64::from(part_permille.max(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn its_share_pays_off_what_it_has_had_and_nothing_else_does() {
+        let mut its = Overdraft::default();
+        its.charge(500, 1000, 100, 1000);
+        assert_eq!((its.at_ns(500, 1000), its.at_ns(500, 1100), its.at_ns(500, 1200)), (100, 50, 0));
+        its.charge(500, 5000, 100, 1000);
+        assert_eq!(its.at_ns(500, 5000), 100, "idle time is not saved up");
+        its.correct(500, 60);
+        assert_eq!(its.at_ns(500, 5000), 40);
+        (0..100).for_each(|step| its.charge(500, 6000 + 100 * step, 100, 1000));
+        assert_eq!(its.at_ns(500, 16_000), 1000, "who was alone for long owes no more than that");
+    }
+}
