@@ -26,7 +26,7 @@ mkdir -p "$made"
 # the compiler for a nightly one; ___ is what cargo asks the compiler about.
 export RUSTC_BOOTSTRAP=___,libc,zstd_sys,gpool_driver_abi,gpool_shared_region,gpool_interposer_logic,gpool_shim_cuda,gpool_shim_stand,two_faults
 # Names and lines in reports.
-export CARGO_PROFILE_GUEST_STRIP=none CARGO_PROFILE_GUEST_DEBUG=line-tables-only
+export CARGO_PROFILE_GUEST_STRIP=none CARGO_PROFILE_GUEST_DEBUG=line-tables-only CARGO_PROFILE_DEV_DEBUG=line-tables-only
 # Four shims: what makes the one that is shipped small finds no faults.
 export CARGO_PROFILE_GUEST_LTO=off CARGO_PROFILE_GUEST_CODEGEN_UNITS=16
 # Tests: with some optimisation; without, they take longer to run than that takes.

@@ -5,7 +5,8 @@
 use crate::device::Gpu;
 use crate::hang::stop;
 use crate::lease::{Lease, Leases, about, class_policy};
-use gpool_configuration::FailedAction;
+use crate::region::Report;
+use gpool_configuration::{Configuration, FailedAction};
 use gpool_protocol::{Class, EventKind, GpuUuid, HostPid, LeaseFault};
 
 /// What follows for a container.
@@ -18,53 +19,84 @@ enum Consequence {
     Stopped(Vec<HostPid>),
 }
 
-/// All work on the board that `gpu` is, or is a part of, is lost, for this `cause`. Whoever uses it is marked and told, once.
+/// All work on the board that `gpu` is, or is a part of, is lost, for this `cause`. Whoever uses it is marked and told, once, and ended
+/// where that may be.
 pub fn fail_all(leases: &Leases, gpu: &Gpu, cause: &str) {
     let Some(board) = gpu.board() else { return };
     let (gpus, configuration) = (leases.gpus(), leases.configuration());
     let is_its = |place: usize| gpus.get(place).is_some_and(|gpu| gpu.board() == Some(board));
-    let place = gpus.iter().position(|gpu| gpu.uuid == *board);
-    let is_closed = leases.drains.of(gpu).is_some() || place.is_some_and(|place| leases.silence.is_silent(place));
-    let mut book = leases.book();
-    for lease in book.leases.values_mut().filter(|lease| may_be_marked(lease) && lease.uses_any(is_its)) {
-        lease.record.fault = Some(LeaseFault::GpuFailed);
-        if let Err(error) = lease.record.write(&configuration.paths.run_dir) {
-            log!("{error}");
+    let is_drained = leases.drains.of(gpu).is_some();
+    let is_closed = |place: usize| is_its(place) && (is_drained || leases.silence.is_silent(place));
+    let (mut book, mut report) = (leases.book(), Report::new());
+    for lease in book.leases.values_mut().filter(|lease| may_be_marked(lease)) {
+        let is_marked = lease.record.fault == Some(LeaseFault::GpuFailed);
+        if !lease.uses_any(&mut report, is_its) {
+            continue;
         }
         let class = lease.record.class;
-        let consequence = match class_policy(&configuration, class).failed_action {
-            FailedAction::Event => Consequence::Told,
-            FailedAction::Stop if !is_closed => Consequence::MightComeBack,
-            FailedAction::Stop => {
-                let registered = lease.processes.values().map(|process| &process.watched);
-                Consequence::Stopped(stop(lease.record.cgroup.as_deref(), lease.init.as_ref(), registered))
-            }
+        let ends = class_policy(&configuration, class).failed_action == FailedAction::Stop;
+        let is_closed = lease.gpus().any(is_closed);
+        let consequence = match is_closed {
+            true if ends => Consequence::Stopped(stop_all(lease)),
+            _ if is_marked => continue,
+            _ if ends => Consequence::MightComeBack,
+            _ => Consequence::Told,
         };
-        if matches!(&consequence, Consequence::Stopped(killed) if !killed.is_empty()) {
-            lease.stopped = Some("its container was stopped because its GPU has failed");
+        // Whose processes cannot be found is told once.
+        if is_marked && matches!(&consequence, Consequence::Stopped(killed) if killed.is_empty()) {
+            continue;
         }
+        lease.failed = lease.processes.iter().map(|(slot, process)| (*slot, process.registration)).collect();
+        mark(lease, Some(LeaseFault::GpuFailed), &configuration);
         let message =
             sentence(lease.record.container_id.short(), (gpu.index, board), cause, &in_words(class, consequence));
         leases.events.note(EventKind::GpuFailed, about(&lease.record, None), message);
     }
 }
 
-/// The container is there, and nothing is known of it that outlasts this.
+/// The container is there, has not been ended, and nothing is known of it that outlasts this.
 fn may_be_marked(lease: &Lease) -> bool {
-    let is_final = matches!(lease.record.fault, Some(LeaseFault::GpuFailed | LeaseFault::MpsServerDied));
-    lease.init.is_some() && !is_final && !lease.record.has_no_share()
+    let is_final = lease.record.fault == Some(LeaseFault::MpsServerDied);
+    lease.init.is_some() && lease.stopped.is_none() && !is_final && !lease.record.has_no_share()
 }
 
-/// Takes the marks from those that have nothing on any GPU any more: their programs have ended, and new ones begin anew.
+fn stop_all(lease: &mut Lease) -> Vec<HostPid> {
+    let registered = lease.processes.values().map(|process| &process.watched);
+    let killed = stop(lease.record.cgroup.as_deref(), lease.init.as_ref(), registered);
+    if !killed.is_empty() {
+        lease.stopped = Some("its container was stopped because its GPU has failed");
+    }
+    killed
+}
+
+fn mark(lease: &mut Lease, fault: Option<LeaseFault>, configuration: &Configuration) {
+    lease.record.fault = fault;
+    if let Err(error) = lease.record.write(&configuration.paths.run_dir) {
+        log!("{error}");
+    }
+}
+
+/// Takes the marks from those whose programs have ended that were there: new ones begin anew.
 pub fn look(leases: &Leases) {
+    let (configuration, mut report) = (leases.configuration(), Report::new());
     let mut book = leases.book();
-    let is_over = |lease: &&mut Lease| lease.record.fault == Some(LeaseFault::GpuFailed) && !lease.uses_any(|_| true);
-    for lease in book.leases.values_mut().filter(is_over) {
-        lease.record.fault = None;
-        if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
-            log!("{error}");
+    for lease in book.leases.values_mut().filter(|lease| lease.record.fault == Some(LeaseFault::GpuFailed)) {
+        if !is_left(lease, &mut report) {
+            mark(lease, None, &configuration);
         }
     }
+}
+
+/// Whether something is left of what was there when a GPU failed. After a restart of the supervisor, and without shims, that is
+/// whatever is there.
+fn is_left(lease: &Lease, report: &mut Report) -> bool {
+    if lease.failed.is_empty() {
+        return lease.uses_any(report, |_| true);
+    }
+    let is_there = |(slot, registration): &(usize, u64)| {
+        lease.processes.get(slot).is_some_and(|process| process.registration == *registration)
+    };
+    lease.failed.iter().any(is_there)
 }
 
 fn in_words(class: Class, consequence: Consequence) -> String {

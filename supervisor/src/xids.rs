@@ -146,8 +146,7 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
 /// Takes one that the driver has told.
 fn note(leases: &Leases, board: &Gpu, number: u64) {
     let on_it = on_it(leases, board);
-    let told = leases.xids.count(&board.uuid, number, clock::now_ns());
-    if let Some(count) = told {
+    if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
         leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
     }
     let (health, its) = (leases.configuration().health.clone(), meaning(number));
@@ -163,7 +162,7 @@ fn note(leases: &Leases, board: &Gpu, number: u64) {
         drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}{often}, {}", its.words));
     }
     // After the GPU takes nobody in, since who is ended here may be started again at once.
-    if ends_all(number) && told.is_some() {
+    if ends_all(number) {
         gpu_failures::fail_all(leases, board, &format!("Xid {number}, {}", its.words));
     }
 }

@@ -100,6 +100,8 @@ pub struct Lease {
     pub unknown_versions_told: u64,
     /// How often that is told.
     pub unknown_version_repetition: Repetition,
+    /// Who was there when a GPU of it failed: by slot, and the number that each had made up.
+    pub failed: Vec<(usize, u64)>,
     /// What is told of its allocations in the host's memory.
     pub spills: Tellings,
     /// What its processes say of contexts that they have lost.
@@ -154,8 +156,11 @@ impl Lease {
 
     /// Whether something of it is on any of its GPUs that is one of these: as its processes say, or where they have no shims as NVML
     /// has said last.
-    pub fn uses_any(&self, is_one: impl Fn(usize) -> bool) -> bool {
-        let held = self.record.mechanism.has_shims().then(|| self.figures(&mut Report::new()).held);
+    pub fn uses_any(&self, report: &mut Report, is_one: impl Fn(usize) -> bool) -> bool {
+        if !self.gpus().any(&is_one) {
+            return false;
+        }
+        let held = self.record.mechanism.has_shims().then(|| self.figures(report).held);
         let uses = |(place, account): (usize, &GpuAccount)| match &held {
             Some(held) => held[place] != Holding::default(),
             None => account.seen_bytes() > 0,

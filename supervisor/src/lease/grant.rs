@@ -376,6 +376,7 @@ impl Leases {
             refusal_repetition: Repetition::default(),
             unknown_versions_told: 0,
             unknown_version_repetition: Repetition::default(),
+            failed: Vec::new(),
             spills: Tellings::default(),
             lost_contexts: LostContexts::default(),
             is_full_told: false,

@@ -16,14 +16,16 @@ impl Process {
         if self.watcher_started.load(Ordering::SeqCst) == 0 {
             return;
         }
+        // A forked child has neither, and one that was forked past the C library has its parent's: its locks may be held by threads that it
+        // does not have.
+        let (Some(control), Some(place)) = (self.control(), self.place()) else { return };
+        if !place.registration.is_own() {
+            return;
+        }
         let limit_ns = clock::now_ns() + STOP_LIMIT_NS;
         loop {
             if let Some(mut bursts) = self.bursts.take_within(0) {
-                // A forked child has neither, and one that was forked past the C library has its parent's.
-                if let (Some(control), Some(place)) = (self.control(), self.place())
-                    && !control.is_suspended()
-                    && place.registration.is_own()
-                {
+                if !control.is_suspended() {
                     bursts.ask_at_end(place);
                 }
                 return;
