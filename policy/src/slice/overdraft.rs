@@ -9,9 +9,10 @@ pub(super) struct Overdraft {
 }
 
 impl Overdraft {
-    /// Books `ns` of its work that began at `began_ns`, of a tenant that has that part of the device. No more than `most_ns` is ever to be paid off.
-    pub(super) fn charge(&mut self, part_permille: u16, began_ns: u64, ns: u64, most_ns: u64) {
-        let latest_ns = began_ns.saturating_add(ns).saturating_add(time_ns(part_permille, most_ns));
+    /// Books `ns` that it has used since `began_ns`, of a tenant that has that part of the device. No more than `most_ns` is ever to be paid
+    /// off, from `now_ns` on.
+    pub(super) fn charge(&mut self, part_permille: u16, (began_ns, now_ns): (u64, u64), ns: u64, most_ns: u64) {
+        let latest_ns = now_ns.saturating_add(time_ns(part_permille, most_ns));
         self.paid_ns = self.paid_ns.max(began_ns).saturating_add(time_ns(part_permille, ns)).min(latest_ns);
     }
 
@@ -39,13 +40,17 @@ mod tests {
     #[test]
     fn its_share_pays_off_what_it_has_had_and_nothing_else_does() {
         let mut its = Overdraft::default();
-        its.charge(500, 1000, 100, 1000);
-        assert_eq!((its.at_ns(500, 1000), its.at_ns(500, 1100), its.at_ns(500, 1200)), (100, 50, 0));
-        its.charge(500, 5000, 100, 1000);
-        assert_eq!(its.at_ns(500, 5000), 100, "idle time is not saved up");
-        its.correct(500, 60);
-        assert_eq!(its.at_ns(500, 5000), 40);
-        (0..100).for_each(|step| its.charge(500, 6000 + 100 * step, 100, 1000));
-        assert_eq!(its.at_ns(500, 16_000), 1000, "who was alone for long owes no more than that");
+        its.charge(500, (900, 1000), 100, 1000);
+        assert_eq!((its.at_ns(500, 1000), its.at_ns(500, 1050), its.at_ns(500, 1100)), (50, 25, 0));
+        its.charge(500, (5000, 5100), 100, 1000);
+        assert_eq!(its.at_ns(500, 5100), 50, "idle time is not saved up");
+        its.correct(500, 40);
+        assert_eq!(its.at_ns(500, 5100), 10);
+        its.charge(500, (6000, 9000), 1500, 1000);
+        assert_eq!(its.at_ns(500, 9000), 0, "half of the time is its own");
+        (0..100).for_each(|step| its.charge(500, (10_000 + 100 * step, 10_100 + 100 * step), 100, 1000));
+        assert_eq!(its.at_ns(500, 20_000), 1000, "who was alone for long owes no more than that");
+        its.charge(500, (15_000, 20_000), 1, 1000);
+        assert_eq!(its.at_ns(500, 20_000), 1000, "and what is told late takes nothing of it back");
     }
 }

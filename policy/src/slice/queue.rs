@@ -13,6 +13,7 @@ use super::unmeasured::Unmeasured;
 use super::virtual_clock::VirtualClock;
 use super::{Class, Parameters, Priority, Share, TenantId};
 
+mod booking;
 mod slack;
 
 /// A tenant and where it stands.
@@ -308,15 +309,6 @@ impl Queue {
         place.held_back = held_back;
         self.place(tenant);
         true
-    }
-
-    /// Changes a tenant with what it has on its clock, then puts it where it belongs.
-    pub(super) fn book(&mut self, tenant: TenantId, change: impl FnOnce(&mut Place, &mut VirtualClock)) {
-        let Some(place) = self.places.get_mut(&tenant) else { return };
-        change(place, &mut self.clocks[place.share.priority as usize]);
-        if place.account.is_active() && place.wants_since_ns.is_some() {
-            self.place(tenant);
-        }
     }
 
     /// The tenant has work until then.

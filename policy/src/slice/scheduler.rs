@@ -355,22 +355,13 @@ impl SliceScheduler {
             self.doubtful_bursts += 1;
         }
         let earlier_ns = part_ns(busy_ns, before_ns, length_ns);
-        let slack_max_ns = self.parameters.slack_max_ns;
         for delta in deltas.drain(..) {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
-            let part_permille = self.queue.get(delta.tenant).map_or(0, |place| self.queue.part_permille(place));
-            self.queue.book(delta.tenant, |place, clock| {
+            self.queue.book_since(delta.tenant, Some(began_ns), |place, clock| {
                 if delta.tenant == burst.tenant {
                     place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns, ended_ns });
                 } else {
                     place.account.correct(clock, delta.ns);
-                }
-                if place.share.class == Class::Latency {
-                    let most_ns = 2 * slack_max_ns;
-                    match u64::try_from(delta.ns) {
-                        Ok(ns) => place.overdraft.charge(part_permille, began_ns, ns, most_ns),
-                        Err(_) => place.overdraft.correct(part_permille, delta.ns.unsigned_abs()),
-                    }
                 }
                 let Some(limit_permille) = place.share.limit_permille else { return };
                 match u64::try_from(delta.ns) {

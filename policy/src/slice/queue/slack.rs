@@ -49,9 +49,9 @@ impl Queue {
     }
 
     /// What it has, in permille of the device, while all of its priority want it.
-    pub(in crate::slice) fn part_permille(&self, place: &Place) -> u16 {
+    pub(super) fn part_permille(&self, place: &Place) -> u16 {
         let all = self.weights[place.share.priority as usize].max(1);
-        (u64::from(place.share.weight_permille) * 1000 / all).min(1000) as u16
+        (u64::from(place.share.weight_permille) * 1000 / all).clamp(1, 1000) as u16
     }
 
     fn active_latency_tenants(&self) -> usize {

@@ -1,0 +1,40 @@
+//! What is booked of a tenant's work.
+
+use super::super::virtual_clock::VirtualClock;
+use super::super::{Class, TenantId};
+use super::{Place, Queue};
+
+impl Queue {
+    /// Changes a tenant with what it has on its clock, then puts it where it belongs.
+    pub(in crate::slice) fn book(&mut self, tenant: TenantId, change: impl FnOnce(&mut Place, &mut VirtualClock)) {
+        self.book_since(tenant, None, change);
+    }
+
+    /// The same of what it has used since `began_ns`; else that is what it has used now.
+    pub(in crate::slice) fn book_since(
+        &mut self,
+        tenant: TenantId,
+        began_ns: Option<u64>,
+        change: impl FnOnce(&mut Place, &mut VirtualClock),
+    ) {
+        let part_permille = self.places.get(&tenant).map_or(1000, |place| self.part_permille(place));
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        let before_ns = place.account.used_ns();
+        change(place, &mut self.clocks[place.share.priority as usize]);
+        if place.share.class == Class::Latency {
+            // What others were kept from counts, also where it was no work.
+            let used_ns = place.account.used_ns().saturating_sub(before_ns);
+            let (now_ns, most_ns) = (self.now_ns, 2 * self.parameters.slack_max_ns);
+            match u64::try_from(used_ns) {
+                Ok(ns) => {
+                    let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(ns));
+                    place.overdraft.charge(part_permille, (began_ns, now_ns), ns, most_ns);
+                }
+                Err(_) => place.overdraft.correct(part_permille, used_ns.unsigned_abs()),
+            }
+        }
+        if place.account.is_active() && place.wants_since_ns.is_some() {
+            self.place(tenant);
+        }
+    }
+}
