@@ -29,7 +29,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::meter::MeterReader;
 use crate::namespaces::{Inside, PATH};
 use crate::stage::Stage;
-use gpool_protocol::{Client, DEFAULT_SOCKET, Event, EventKind, LeaseView, SupervisorInfo};
+use gpool_protocol::{Client, DEFAULT_SOCKET, Event, EventKind, GpuUuid, GpuView, LeaseView, SupervisorInfo};
 use gpool_simulated_hardware::DriverVersion;
 use rustix::io::{FdFlags, fcntl_setfd};
 use std::os::fd::AsRawFd;
@@ -165,6 +165,13 @@ impl Host {
     /// The lease of `container`.
     pub fn lease_of(&self, container: &Container) -> Result<LeaseView> {
         Ok(self.client().get(&format!("/v1/leases/{}", container.id))?)
+    }
+
+    /// NVML's index of a GPU.
+    pub fn index_of(&self, uuid: &GpuUuid) -> Result<u32> {
+        let gpus: Vec<GpuView> = self.client().get("/v1/gpus")?;
+        let found = gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
+        found.ok_or_else(|| Failure::new(format!("{uuid} is not among {gpus:?}")))
     }
 
     /// Every event of this life of the supervisor.

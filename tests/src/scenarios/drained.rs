@@ -7,7 +7,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
-use gpool_protocol::{Event, EventKind, GpuUuid, GpuView, WaitingView};
+use gpool_protocol::{Event, EventKind, WaitingView};
 use serde_json::Value;
 use std::process::{Output, Stdio};
 
@@ -39,7 +39,7 @@ fn one(host: &mut Host) -> Result<()> {
     let (there, beside) = (start(host, "there", "0.6")?, start(host, "beside", "0.6")?);
     let (drained, open) = (host.lease_of(&there)?.gpu_uuid, host.lease_of(&beside)?.gpu_uuid);
     ensure(drained != open, || format!("both containers are on {drained}"))?;
-    let index = index_of(host, &drained)?;
+    let index = host.index_of(&drained)?.to_string();
     may_not(host, &index)?;
     let said = succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", &index, "--reason", REASON])?)?;
     ensure(said.contains("1 lease is on it"), || format!("gpool gpu drain says {said}"))?;
@@ -88,7 +88,7 @@ fn both(host: &Host) -> Result<()> {
 /// Who is left when the time is over loses the GPU that is drained, and nobody else loses another.
 fn evicted(host: &Host) -> Result<()> {
     let left = start(host, "left", "0.6")?;
-    let index = index_of(host, &host.lease_of(&left)?.gpu_uuid)?;
+    let index = host.index_of(&host.lease_of(&left)?.gpu_uuid)?.to_string();
     let drain = ["gpu", "drain", &index, "--reason", REASON, "--wait", "1s"];
     let waited = host.gpool(&drain)?;
     ensure(waited.status.code() == Some(1) && left.is_alive(), || format!("without --evict it says {waited:?}"))?;
@@ -105,7 +105,7 @@ fn evicted(host: &Host) -> Result<()> {
 fn by_itself(host: &Host) -> Result<()> {
     let tenant = Tenant::greedy(500).run(host, "tenant", &ASKED)?;
     let hurt = host.lease_of(&tenant)?.gpu_uuid;
-    let index = index_of(host, &hurt)?;
+    let index = host.index_of(&hurt)?.to_string();
     let number: u32 = index.parse().context("the index of a GPU")?;
     wait_for("its program to be known", || Ok(host.lease_of(&tenant)?.processes > 0))?;
     let told = |number: u64| -> Result<Vec<Event>> {
@@ -191,10 +191,4 @@ fn is_usage(output: &Output, what: &str) -> Result<()> {
 
 fn start(host: &Host, name: &str, fraction: &str) -> Result<Container> {
     host.run_container(name, &[("GPOOL_FRACTION", fraction), ("GPOOL_MEMORY", "1GiB")], &[], &["sleep", "600"])
-}
-
-fn index_of(host: &Host, uuid: &GpuUuid) -> Result<String> {
-    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
-    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index.to_string());
-    found.ok_or_else(|| crate::failure::Failure::new(format!("no GPU {uuid}")))
 }

@@ -3,7 +3,7 @@
 //! that hangs in NVML. Who starts a container while the supervisor starts waits for neither.
 
 use super::{finish, is_refused, wait_for};
-use crate::failure::{Context, Failure, Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, text};
 use crate::namespaces::Inside;
 use gpool_protocol::{DEFAULT_SOCKET, EventKind, GpuUuid, GpuView, LeaseState, LeaseView, SilentGpu};
@@ -27,7 +27,7 @@ fn lose_one(host: &mut Host) -> Result<()> {
     let (lost, left) = (host.lease_of(&hurt)?.gpu_uuid, host.lease_of(&healthy)?.gpu_uuid);
     ensure(lost != left, || format!("both containers are on {lost}"))?;
     hang_one(host, &lost, &left)?;
-    host.set_lost(index_of(host, &lost)?, true)?;
+    host.set_lost(host.index_of(&lost)?, true)?;
     wait_for("an event about the GPU that does not answer", || Ok(silent(host)? == 1))?;
     // It has room for another 0.4, as the other one has.
     let second = start(host, "second", "0.3")?;
@@ -59,7 +59,7 @@ fn lose_one(host: &mut Host) -> Result<()> {
 
 /// NVML hangs on the GPU `hung`: it takes nobody in, the other one is served, and a supervisor that starts does without it.
 fn hang_one(host: &mut Host, hung: &GpuUuid, left: &GpuUuid) -> Result<()> {
-    let index = index_of(host, hung)?;
+    let index = host.index_of(hung)?;
     host.set_hung(index, true)?;
     wait_for("an event about the GPU that hangs", || Ok(silent(host)? == 1))?;
     let beside = start(host, "beside", "0.05")?;
@@ -134,12 +134,6 @@ fn is_named(host: &Host, what: &str) -> Result<()> {
 
 fn silent(host: &Host) -> Result<usize> {
     Ok(host.events_of(EventKind::GpuSilent)?.len())
-}
-
-fn index_of(host: &Host, uuid: &GpuUuid) -> Result<u32> {
-    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
-    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
-    found.ok_or_else(|| Failure::new(format!("{uuid} is not among {gpus:?}")))
 }
 
 /// The one of the two that the supervisor does not show.

@@ -7,7 +7,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{Event, EventKind, GpuUuid, GpuView, LeaseFault, LeaseState};
+use gpool_protocol::{Event, EventKind, LeaseFault, LeaseState};
 use std::process::Command;
 
 const ASKS: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "1GiB")];
@@ -39,7 +39,7 @@ fn with_all(host: &mut Host) -> Result<()> {
         let its = host.lease_of(container)?.gpu_uuid;
         ensure(its == gpu, || format!("{} is on {its}, and {gpu} has room for it", container.name))?;
     }
-    let index = index_of(host, &gpu)?;
+    let index = host.index_of(&gpu)?;
     programs(host, index, [&ends, &lives, &beside])?;
     whole(host, index, &lives, [&beside, &trains])?;
     lost(host, 1 - index, &trains)
@@ -149,10 +149,4 @@ fn fault_of(host: &Host, container: &Container) -> Result<Event> {
     };
     wait_for("the event about the program's fault", || Ok(find()?.is_some()))?;
     find()?.ok_or_else(|| Failure::new(format!("no event tells of the fault of {} any more", container.name)))
-}
-
-fn index_of(host: &Host, uuid: &GpuUuid) -> Result<u32> {
-    let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
-    let found = gpus.iter().find(|gpu| gpu.uuid == *uuid).map(|gpu| gpu.index);
-    found.ok_or_else(|| Failure::new(format!("{uuid} is not among {gpus:?}")))
 }
