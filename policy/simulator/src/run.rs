@@ -13,7 +13,7 @@ use crate::measure::latency::{Latency, latency};
 use crate::measure::share_error::{Shares, ppm};
 use crate::random::Random;
 use crate::scenario::{Demand, Scenario};
-use crate::work::Work;
+use crate::work::{Steps, Work};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Left out of share errors: clients first have to learn what a launch costs, and designs that work by feedback have to
@@ -104,6 +104,7 @@ pub fn world<G: Gatekeeper>(scenario: &Scenario, seed: u64, gatekeeper: G) -> Wo
                     at_ns += on_ns + off_ns;
                 }
             }
+            Demand::Steps { work_ns, rest_ns } => world.steps(at_ns, client, Steps { work_ns, rest_ns }),
             Demand::Poisson { rate_per_second, work_ns } => loop {
                 at_ns += arrivals.interval_ns(rate_per_second);
                 if at_ns >= end_ns {

@@ -61,6 +61,13 @@ pub enum Demand {
         /// How long it has none.
         off_ns: u64,
     },
+    /// One piece of work after the other, as a training job that loads its next batch in between.
+    Steps {
+        /// GPU time of each.
+        work_ns: u64,
+        /// From the end of one to the next.
+        rest_ns: u64,
+    },
     /// Requests that know nothing of each other.
     Poisson {
         /// How many a second.

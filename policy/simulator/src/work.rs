@@ -11,6 +11,15 @@ struct Request {
     left_ns: u64,
 }
 
+/// One piece of work after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// GPU time of each.
+    pub work_ns: u64,
+    /// From the end of one, as the application sees it, to the next.
+    pub rest_ns: u64,
+}
+
 /// One launch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Launch {
@@ -29,6 +38,8 @@ pub struct Work {
     pub surprise_ns: Option<u64>,
     /// Has always work while true.
     pub demand: bool,
+    /// A request for each of these comes when the one before has ended.
+    pub steps: Option<Steps>,
     requests: VecDeque<Request>,
     random: Random,
 }
@@ -37,7 +48,7 @@ impl Work {
     /// An application without demand and requests that draws its lengths from a sequence of its own.
     #[must_use]
     pub fn new(lengths: Lengths, random: Random) -> Self {
-        Self { lengths, surprise_ns: None, demand: false, requests: VecDeque::new(), random }
+        Self { lengths, surprise_ns: None, demand: false, steps: None, requests: VecDeque::new(), random }
     }
 
     /// A request for so much GPU time arrives.

@@ -12,7 +12,7 @@ use crate::delays::Delays;
 use crate::gatekeeper::Gatekeeper;
 use crate::random::Random;
 use crate::record::{Record, Wanted};
-use crate::work::Work;
+use crate::work::{Steps, Work};
 
 /// A command and when it was given.
 pub type Traced = (u64, Command);
@@ -96,6 +96,12 @@ impl<G: Gatekeeper> World<G> {
     /// At `at`, a client's application gets a request for so much GPU time.
     pub fn request(&mut self, at: u64, client: usize, work_ns: u64) {
         self.agenda.add(at, Event::Request { client, work_ns });
+    }
+
+    /// From `at` on, a client's application has one piece of work after the other.
+    pub fn steps(&mut self, at: u64, client: usize, steps: Steps) {
+        self.clients[client].work.steps = Some(steps);
+        self.request(at, client, steps.work_ns);
     }
 
     /// At `at`, the gatekeeper is told something.
@@ -276,7 +282,12 @@ impl<G: Gatekeeper> World<G> {
     fn look(&mut self, client: usize) {
         let scheduler = &mut self.scheduler;
         let mut admit = |tenant, wanted| scheduler.admit(tenant, wanted);
+        let served = self.clients[client].served.len();
         let wish = self.clients[client].look(self.now, &mut self.device, &mut admit);
+        if let Some(Steps { work_ns, rest_ns }) = self.clients[client].work.steps {
+            let ended = self.clients[client].served.len() - served;
+            (0..ended).for_each(|_| self.agenda.add(self.now + rest_ns, Event::Request { client, work_ns }));
+        }
         self.sleeps[client] += 1;
         if let Some(at) = wish.look_ns {
             let sleep = self.sleeps[client];

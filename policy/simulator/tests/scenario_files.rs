@@ -29,6 +29,8 @@ start_ms = 100
 stop_ms = 900
 "#;
 
+const REQUESTS: &str = "requests = { rate_per_second = 20, work_us = 3000 }";
+
 /// The refusal of the good file with one change.
 fn refusal(from: &str, to: &str) -> String {
     assert!(GOOD.contains(from), "{from}");
@@ -43,6 +45,9 @@ fn a_good_file_means_what_it_says() {
     assert_eq!((tenant.share.weight_permille, tenant.share.limit_permille), (250, Some(500)));
     assert_eq!((tenant.share.class, tenant.share.priority), (Class::Latency, Priority::Burst));
     assert_eq!(tenant.demand, Demand::Poisson { rate_per_second: 20.0, work_ns: 3_000_000 });
+    let steps = GOOD.replace(REQUESTS, "steps = { work_us = 20000, rest_us = 5000 }");
+    let steps = Scenario::parse("steps.toml", &steps).expect("it is good").tenants[0].demand;
+    assert_eq!(steps, Demand::Steps { work_ns: 20_000_000, rest_ns: 5_000_000 });
     let lengths = Lengths::Lognormal { median_ns: 300_000, sigma: 0.3, least_ns: 50_000, most_ns: 2_000_000 };
     assert_eq!(tenant.lengths, lengths);
     assert_eq!((tenant.start_ns, tenant.stop_ns), (100_000_000, Some(900_000_000)));
@@ -74,6 +79,10 @@ fn a_wrong_value_is_refused_with_its_line_and_field() {
         ("work_us = 3000", "work_us = 0", 21, "work_us"),
         ("stop_ms = 900", "stop_ms = 50", 23, "stop_ms"),
         ("stop_ms = 900", "stop_ms = 900\non_off = { on_ms = 1, off_ms = 1 }", 24, "on_off"),
+        ("stop_ms = 900", "stop_ms = 900\nsteps = { work_us = 1, rest_us = 1 }", 24, "steps"),
+        (REQUESTS, "on_off = { on_ms = 1, off_ms = 1 }\nsteps = { work_us = 1, rest_us = 1 }", 22, "steps"),
+        (REQUESTS, "steps = { work_us = 0, rest_us = 1 }", 21, "steps.work_us"),
+        (REQUESTS, "steps = { work_us = 1, rest_us = 0 }", 21, "steps.rest_us"),
         ("seeds = [1, 5]", "seed = 3", 2, "seed"),
         ("class = \"latency\"", "class = \"latency\"\ncolour = \"red\"", 19, "colour"),
     ];

@@ -190,14 +190,19 @@ fn lengths(place: &Place, at: &At<KernelFields>) -> Result<Lengths, ScenarioErro
 }
 
 fn demand(place: &Place, fields: &TenantFields) -> Result<Demand, ScenarioError> {
-    match (&fields.requests, &fields.on_off) {
-        (None, None) => Ok(Demand::Backlog),
-        (None, Some(at)) => {
+    match (&fields.requests, &fields.on_off, &fields.steps) {
+        (None, None, None) => Ok(Demand::Backlog),
+        (None, Some(at), None) => {
             let time = |field: &str, value| place.time(at, field, value, MS, 1);
             let on_ns = time("tenant.on_off.on_ms", at.get_ref().on_ms)?;
             Ok(Demand::OnOff { on_ns, off_ns: time("tenant.on_off.off_ms", at.get_ref().off_ms)? })
         }
-        (Some(at), None) => {
+        (None, None, Some(at)) => {
+            let time = |field: &str, value| place.time(at, field, value, US, 1);
+            let work_ns = time("tenant.steps.work_us", at.get_ref().work_us)?;
+            Ok(Demand::Steps { work_ns, rest_ns: time("tenant.steps.rest_us", at.get_ref().rest_us)? })
+        }
+        (Some(at), None, None) => {
             let rate_per_second = at.get_ref().rate_per_second;
             if !rate_per_second.is_finite() || !(0.001..=100_000.0).contains(&rate_per_second) {
                 let field = "tenant.requests.rate_per_second";
@@ -207,8 +212,11 @@ fn demand(place: &Place, fields: &TenantFields) -> Result<Demand, ScenarioError>
             let work_ns = place.time(at, "tenant.requests.work_us", at.get_ref().work_us, US, 1)?;
             Ok(Demand::Poisson { rate_per_second, work_ns })
         }
-        (Some(_), Some(at)) => {
+        (_, Some(at), None) => {
             place.wrong(at.span(), "tenant.on_off: not together with requests; leave one of them out".into())
+        }
+        (_, _, Some(at)) => {
+            place.wrong(at.span(), "tenant.steps: not together with requests or on_off; leave all but one out".into())
         }
     }
 }

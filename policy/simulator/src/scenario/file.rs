@@ -53,6 +53,7 @@ pub(super) struct TenantFields {
     pub(super) kernels: At<KernelFields>,
     pub(super) requests: Option<At<RequestFields>>,
     pub(super) on_off: Option<At<OnOffFields>>,
+    pub(super) steps: Option<At<StepFields>>,
     #[serde(default)]
     pub(super) start_ms: u64,
     pub(super) stop_ms: Option<At<u64>>,
@@ -75,6 +76,13 @@ pub(super) struct KernelFields {
 pub(super) struct RequestFields {
     pub(super) rate_per_second: f64,
     pub(super) work_us: u64,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct StepFields {
+    pub(super) work_us: u64,
+    pub(super) rest_us: u64,
 }
 
 #[derive(Debug, Deserialize)]
