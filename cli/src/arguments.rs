@@ -399,7 +399,7 @@ pub enum RuntimeVerb {
 /// A run of a scenario, without a supervisor and without a GPU.
 #[derive(Debug, Args)]
 pub struct Simulation {
-    /// A scenario file, or the name of a shipped one: mix, coarse, many, heavy, long, over, cap, services
+    /// A scenario file, or the name of a shipped one: mix, coarse, many, heavy, long, stalls, over, cap, services
     pub scenario: String,
     /// The seed [default: the scenario's first]
     #[arg(long, value_name = "N", conflicts_with = "seeds")]

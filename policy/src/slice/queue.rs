@@ -31,8 +31,10 @@ pub(super) struct Place {
     pub(super) held_back: bool,
     /// A gang that is behind what was promised to it.
     pub(super) is_behind: bool,
-    /// Of a latency tenant.
+    /// Of a latency tenant: what it has had beyond its part, while all who have joined want theirs.
     pub(super) overdraft: Overdraft,
+    /// The same while all who are at work do.
+    pub(super) lead: Overdraft,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
     /// The slice, by its number, during which it was found whether it shortens that.
@@ -133,6 +135,7 @@ impl Queue {
             held_back: false,
             is_behind: false,
             overdraft: Overdraft::default(),
+            lead: Overdraft::default(),
             slack_spent: false,
             judged_in: None,
             excused: Excused::default(),
@@ -282,6 +285,7 @@ impl Queue {
             place.silence.restart(now_ns);
             place.unmeasured.end();
             place.excused = Excused::default();
+            (place.overdraft, place.lead) = Default::default();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
             self.place(tenant);

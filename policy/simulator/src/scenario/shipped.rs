@@ -3,7 +3,7 @@
 use super::{Scenario, ScenarioError};
 
 /// Name and text of each.
-pub const SHIPPED: [(&str, &str); 8] = [
+pub const SHIPPED: [(&str, &str); 9] = [
     ("mix", include_str!("../../scenarios/mix.toml")),
     ("coarse", include_str!("../../scenarios/coarse.toml")),
     ("many", include_str!("../../scenarios/many.toml")),
@@ -11,6 +11,7 @@ pub const SHIPPED: [(&str, &str); 8] = [
     ("long", include_str!("../../scenarios/long.toml")),
     ("over", include_str!("../../scenarios/over.toml")),
     ("cap", include_str!("../../scenarios/cap.toml")),
+    ("stalls", include_str!("../../scenarios/stalls.toml")),
     ("services", include_str!("../../scenarios/services.toml")),
 ];
 

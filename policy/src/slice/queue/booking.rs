@@ -17,20 +17,25 @@ impl Queue {
         began_ns: Option<u64>,
         change: impl FnOnce(&mut Place, &mut VirtualClock),
     ) {
-        let part_permille = self.places.get(&tenant).map_or(1000, |place| self.part_permille(place));
+        let parts = |place: &Place| (self.part_permille(place), self.active_part_permille(place));
+        let parts = self.places.get(&tenant).filter(|place| place.share.class == Class::Latency).map(parts);
         let Some(place) = self.places.get_mut(&tenant) else { return };
         let before_ns = place.account.used_ns();
         change(place, &mut self.clocks[place.share.priority as usize]);
-        if place.share.class == Class::Latency {
+        if let Some((joined_permille, active_permille)) = parts {
             // What others were kept from counts, also where it was no work.
             let used_ns = place.account.used_ns().saturating_sub(before_ns);
             let (now_ns, most_ns) = (self.now_ns, 2 * self.parameters.slack_max_ns);
             match u64::try_from(used_ns) {
                 Ok(ns) => {
-                    let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(ns));
-                    place.overdraft.charge(part_permille, (began_ns, now_ns), ns, most_ns);
+                    let stretch_ns = (began_ns.unwrap_or(now_ns.saturating_sub(ns)), now_ns);
+                    place.overdraft.charge(joined_permille, stretch_ns, ns, most_ns);
+                    place.lead.charge(active_permille, stretch_ns, ns, most_ns);
                 }
-                Err(_) => place.overdraft.correct(part_permille, used_ns.unsigned_abs()),
+                Err(_) => {
+                    place.overdraft.correct(used_ns.unsigned_abs());
+                    place.lead.correct(used_ns.unsigned_abs());
+                }
             }
         }
         if place.account.is_active() && place.wants_since_ns.is_some() {
