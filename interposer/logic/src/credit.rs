@@ -38,7 +38,7 @@ pub struct Stripe {
     account: AtomicU64,
     stream: AtomicUsize,
     /// The open burst that the credit belongs to, plus one.
-    burst: AtomicUsize,
+    burst: AtomicU32,
     /// The first launch of the burst.
     work: AtomicUsize,
     /// The bits in which others differed from it.
@@ -48,6 +48,8 @@ pub struct Stripe {
     earlier: AtomicU32,
     /// The last [`Look`]: its time but for the two lowest bits, which are what it says.
     look: AtomicU64,
+    /// Its launches.
+    looked: AtomicU32,
 }
 
 #[cfg(not(loom))]
@@ -61,12 +63,13 @@ impl Stripe {
             word: AtomicU32::new(0),
             account: AtomicU64::new(0),
             stream: AtomicUsize::new(0),
-            burst: AtomicUsize::new(0),
+            burst: AtomicU32::new(0),
             work: AtomicUsize::new(0),
             differs: AtomicUsize::new(0),
             context: AtomicUsize::new(0),
             earlier: AtomicU32::new(0),
             look: AtomicU64::new(0),
+            looked: AtomicU32::new(0),
         }
     }
 
@@ -98,7 +101,7 @@ impl Stripe {
 
     /// The open burst that the credit belongs to.
     pub(crate) fn burst(&self) -> Option<usize> {
-        self.burst.load(Ordering::Relaxed).checked_sub(1)
+        self.burst.load(Ordering::Relaxed).checked_sub(1).map(|burst| burst as usize)
     }
 
     /// Spends `cost_ns` on a launch of `work`; false, with nothing spent, when that is not left.
@@ -124,7 +127,7 @@ impl Stripe {
         self.context.store(context.map_or(0, |context| context as usize), Ordering::Relaxed);
         self.work.store(credit.work.key(), Ordering::Relaxed);
         self.differs.store(0, Ordering::Relaxed);
-        self.burst.store(credit.burst + 1, Ordering::Relaxed);
+        self.burst.store(credit.burst as u32 + 1, Ordering::Relaxed);
         self.account.store(ONE_LAUNCH + u64::from(credit.left_ns), Ordering::Release);
     }
 
@@ -135,7 +138,7 @@ impl Stripe {
         let account = self.account.swap(0, Ordering::AcqRel);
         let earlier = self.earlier.load(Ordering::Relaxed).wrapping_add((account / ONE_LAUNCH) as u32);
         self.earlier.store(earlier, Ordering::Relaxed);
-        let burst = burst.checked_sub(1)?;
+        let burst = burst.checked_sub(1)? as usize;
         let is_mixed = self.differs.load(Ordering::Relaxed) != 0;
         // At least the launch with which it was given.
         let launches = ((account / ONE_LAUNCH) as u32).max(1);
@@ -155,12 +158,14 @@ impl Stripe {
     /// The last look after a wait for an event.
     pub(crate) fn last_look(&self) -> Look {
         let look = self.look.load(Ordering::Relaxed);
-        Look { at_ns: look & !3, has_found_more: look & 1 != 0, has_blocked: look & 2 != 0 }
+        let launches = self.looked.load(Ordering::Relaxed);
+        Look { at_ns: look & !3, launches, has_found_more: look & 1 != 0, has_blocked: look & 2 != 0 }
     }
 
     /// There was another one.
     pub(crate) fn note_look(&self, look: Look) {
         let says = u64::from(look.has_found_more) | u64::from(look.has_blocked) << 1;
+        self.looked.store(look.launches, Ordering::Relaxed);
         self.look.store(look.at_ns & !3 | says, Ordering::Relaxed);
     }
 
@@ -189,6 +194,8 @@ impl Default for Stripe {
 pub(crate) struct Look {
     /// When that was asked.
     pub(crate) at_ns: u64,
+    /// What had been launched on the line by then, modulo 2^32.
+    pub(crate) launches: u32,
     /// That had not ended.
     pub(crate) has_found_more: bool,
     /// The wait had taken its time.

@@ -28,7 +28,11 @@ pub enum WaitFor {
 /// something of it: the driver's answer takes as long as a launch. What it pauses meanwhile counts as work, as that of a program
 /// that waits for nothing; from 0.1 ms on the watcher notices it.
 const AHEAD_LOOK_NS: u64 = 250_000;
-/// After a wait of this length it is asked each time: the program has the time for it.
+/// The same of one that has launched [`AHEAD_LAUNCHES`]. It counts as at work between looks anyway; and one that finds nothing left
+/// costs more than the answer, because the next launch begins a burst. Of programs of short kernels each 0.25 ms were some percent.
+const FAR_AHEAD_LOOK_NS: u64 = 2_000_000;
+/// After a wait of this length it is asked each time, unless that shows by itself that the device has had work: the program has the
+/// time for it.
 const BLOCKED_NS: u64 = 20_000;
 /// A program that has launched so often since it recorded the event for which it waits is taken to go on, whether the device keeps up
 /// with it or waits for it. Of one that has launched less, the last look decides.
@@ -109,11 +113,13 @@ impl Process {
     fn wait_ahead(&self, event: CUevent, launches: u32, wait: impl FnOnce() -> CUresult) -> CUresult {
         let stripe = &self.stripes[stripe_index()];
         let (last, begun_ns) = (stripe.last_look(), clock::now_ns());
-        let is_due = begun_ns >= last.at_ns + AHEAD_LOOK_NS;
-        let goes_on = launches >= AHEAD_LAUNCHES && !last.has_blocked || last.has_found_more;
+        let is_far = launches >= AHEAD_LAUNCHES;
+        let is_due = begun_ns >= last.at_ns + if is_far { FAR_AHEAD_LOOK_NS } else { AHEAD_LOOK_NS };
+        let goes_on = is_far && !last.has_blocked || last.has_found_more;
         // Nobody gets less for what it is charged too much, or wants to hear that it leaves.
         let is_sole = self.control().is_some_and(gate::is_sole);
-        let is_skipped = goes_on && is_sole && !is_due;
+        let may_show = is_far && self.was_launched_by(event, launches, last);
+        let is_skipped = goes_on && is_sole && (!is_due || may_show);
         let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
         let result = wait();
         if result != CUDA_SUCCESS {
@@ -121,11 +127,23 @@ impl Process {
         }
         let now_ns = clock::now_ns();
         let has_blocked = now_ns >= begun_ns + BLOCKED_NS;
-        if !is_skipped || has_blocked {
-            let has_found_more = self.after_wait(Kind::EventAhead, begun, result == CUDA_SUCCESS);
-            stripe.note_look(Look { at_ns: now_ns, has_found_more, has_blocked });
+        if is_skipped && !is_due && !has_blocked {
+            return result;
         }
+        let launches = stripe.launches();
+        // What had not ended when the wait began, and was there at the last look, the device has had ever since.
+        let has_shown = is_skipped && may_show && has_blocked && result == CUDA_SUCCESS;
+        let has_found_more = has_shown || self.after_wait(Kind::EventAhead, begun, result == CUDA_SUCCESS);
+        stripe.note_look(Look { at_ns: now_ns, launches, has_found_more, has_blocked });
         result
+    }
+
+    /// Whether all that `event` stands behind, since whose record so much has been launched, had been launched by a look of the
+    /// calling thread's line.
+    fn was_launched_by(&self, event: CUevent, launches: u32, look: Look) -> bool {
+        let index = stripe_index();
+        let is_own = self.records.find(event).is_some_and(|(line, _)| line == index);
+        is_own && self.stripes[index].launches().wrapping_sub(look.launches) <= launches
     }
 
     /// An event is about to be recorded by the calling thread. Of one that is recorded into a capture it is not known when that
