@@ -16,7 +16,7 @@ struct Record {
 
 /// The events that a process has recorded last, by the functions that the shim hooks; what graphs, green contexts and other
 /// processes record is not seen. An event that is taken for one behind which there is more, and is not, or the other way round,
-/// as where two threads record events of one place at the same time: the driver is asked once too often, or a moment too late.
+/// as where two threads record events of one place at the same time: the driver is asked once too often, or some time too late.
 pub struct Records([Record; PLACES]);
 
 impl Records {

@@ -29,11 +29,13 @@ pub enum WaitFor {
 /// that waits for nothing; from 0.1 ms on the watcher notices it.
 const AHEAD_LOOK_NS: u64 = 250_000;
 /// The same of one that has launched [`AHEAD_LAUNCHES`]. It counts as at work between looks anyway; and one that finds nothing left
-/// costs more than the answer, because the next launch begins a burst. Of programs of short kernels each 0.25 ms were some percent.
+/// costs more than the answer, because the next launch begins a burst.
 const FAR_AHEAD_LOOK_NS: u64 = 2_000_000;
-/// After a wait of this length it is asked each time, unless that shows by itself that the device has had work: the program has the
-/// time for it.
+/// After a wait of this length it is asked each time: the program has the time for it ...
 const BLOCKED_NS: u64 = 20_000;
+/// ... unless it shows by itself that the device has had work since the last look: for so long, because not all that a wait may be for
+/// is counted, and whether there was more behind it the wait does not show.
+const SHOWN_LOOK_NS: u64 = 50_000_000;
 /// A program that has launched so often since it recorded the event for which it waits is taken to go on, whether the device keeps up
 /// with it or waits for it. Of one that has launched less, the last look decides.
 const AHEAD_LAUNCHES: u32 = 2;
@@ -59,8 +61,8 @@ impl Process {
             WaitFor::Context(_) => Kind::Context,
             WaitFor::Stream(_) => Kind::Stream,
             WaitFor::Event(event) => match self.launched_since(event) {
-                0 => Kind::Event,
-                launches => return self.wait_ahead(event, launches, wait),
+                (_, 0) => Kind::Event,
+                (line, launches) => return self.wait_ahead(event, (line, launches), wait),
             },
         };
         let begun = self.before_wait(what, kind);
@@ -110,16 +112,21 @@ impl Process {
     }
 
     /// Waits for an event since whose record so much has been launched.
-    fn wait_ahead(&self, event: CUevent, launches: u32, wait: impl FnOnce() -> CUresult) -> CUresult {
-        let stripe = &self.stripes[stripe_index()];
+    fn wait_ahead(&self, event: CUevent, (line, launches): (usize, u32), wait: impl FnOnce() -> CUresult) -> CUresult {
+        let index = stripe_index();
+        let stripe = &self.stripes[index];
         let (last, begun_ns) = (stripe.last_look(), clock::now_ns());
-        let is_far = launches >= AHEAD_LAUNCHES;
-        let is_due = begun_ns >= last.at_ns + if is_far { FAR_AHEAD_LOOK_NS } else { AHEAD_LOOK_NS };
-        let goes_on = is_far && !last.has_blocked || last.has_found_more;
         // Nobody gets less for what it is charged too much, or wants to hear that it leaves.
-        let is_sole = self.control().is_some_and(gate::is_sole);
-        let may_show = is_far && self.was_launched_by(event, launches, last);
-        let is_skipped = goes_on && is_sole && (!is_due || may_show);
+        let is_sole = || self.control().is_some_and(gate::is_sole);
+        let is_far = launches >= AHEAD_LAUNCHES;
+        let goes_on = (is_far && !last.has_blocked || last.has_found_more) && is_sole();
+        // All that was launched before the event had been by that look; and something has been since: who launches nothing more may
+        // be about to pause.
+        let since = stripe.launches().wrapping_sub(last.launches);
+        let may_show = is_far && line == index && since.wrapping_sub(1) < launches;
+        let age_ns = begun_ns.wrapping_sub(last.at_ns);
+        let is_due = age_ns >= if is_far { FAR_AHEAD_LOOK_NS } else { AHEAD_LOOK_NS };
+        let is_skipped = goes_on && (!is_due || may_show && age_ns < SHOWN_LOOK_NS);
         let begun = if is_skipped { NOTHING } else { self.before_wait(WaitFor::Event(event), Kind::EventAhead) };
         let result = wait();
         if result != CUDA_SUCCESS {
@@ -127,23 +134,15 @@ impl Process {
         }
         let now_ns = clock::now_ns();
         let has_blocked = now_ns >= begun_ns + BLOCKED_NS;
-        if is_skipped && !is_due && !has_blocked {
-            return result;
-        }
         let launches = stripe.launches();
-        // What had not ended when the wait began, and was there at the last look, the device has had ever since.
-        let has_shown = is_skipped && may_show && has_blocked && result == CUDA_SUCCESS;
-        let has_found_more = has_shown || self.after_wait(Kind::EventAhead, begun, result == CUDA_SUCCESS);
-        stripe.note_look(Look { at_ns: now_ns, launches, has_found_more, has_blocked });
+        if is_skipped && has_blocked && may_show && result == CUDA_SUCCESS && is_sole() {
+            // What had not ended when the wait began, and was there at the last look, the device has had ever since.
+            stripe.note_look(Look { launches, ..last });
+        } else if !is_skipped || is_due || has_blocked {
+            let has_found_more = self.after_wait(Kind::EventAhead, begun, result == CUDA_SUCCESS);
+            stripe.note_look(Look { at_ns: now_ns, launches, has_found_more, has_blocked });
+        }
         result
-    }
-
-    /// Whether all that `event` stands behind, since whose record so much has been launched, had been launched by a look of the
-    /// calling thread's line.
-    fn was_launched_by(&self, event: CUevent, launches: u32, look: Look) -> bool {
-        let index = stripe_index();
-        let is_own = self.records.find(event).is_some_and(|(line, _)| line == index);
-        is_own && self.stripes[index].launches().wrapping_sub(look.launches) <= launches
     }
 
     /// An event is about to be recorded by the calling thread. Of one that is recorded into a capture it is not known when that
@@ -158,13 +157,13 @@ impl Process {
     }
 
     /// How much has been launched on credit since `event` was recorded, by the thread that did it or one of its line, if that has
-    /// an open burst; 0 also where that is not known.
+    /// an open burst; 0 also where that is not known. And which line that is.
     #[inline(always)]
-    fn launched_since(&self, event: CUevent) -> u32 {
-        let Some((stripe, before)) = self.records.find(event) else { return 0 };
-        let stripe = self.stripes.get(stripe).filter(|stripe| stripe.burst().is_some());
-        // Less while another thread takes the credit away.
-        stripe.map_or(0, |stripe| stripe.launches().wrapping_sub(before).cast_signed().max(0).cast_unsigned())
+    fn launched_since(&self, event: CUevent) -> (usize, u32) {
+        let Some((line, before)) = self.records.find(event) else { return (0, 0) };
+        let stripe = self.stripes.get(line).filter(|stripe| stripe.burst().is_some());
+        // Less, or more, while another thread takes the credit away.
+        (line, stripe.map_or(0, |stripe| stripe.launches().wrapping_sub(before).cast_signed().max(0).cast_unsigned()))
     }
 
     /// The program has asked whether what it waits for has ended, and it has: so has the burst on that stream, or that of the calling
@@ -183,7 +182,7 @@ impl Process {
                     self.end_drained(None);
                 }
             }
-            WaitFor::Event(event) if self.launched_since(event) > 0 => {}
+            WaitFor::Event(event) if self.launched_since(event).1 > 0 => {}
             WaitFor::Event(_) | WaitFor::Context(_) => self.end_drained(None),
             WaitFor::Stream(stream) => self.end_drained(Some(stream)),
         }

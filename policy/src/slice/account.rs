@@ -85,6 +85,11 @@ impl Account {
         self.joined_ns
     }
 
+    /// What began before this is owed to nobody.
+    pub(super) fn forgiven_ns(&self) -> u64 {
+        self.forgiven_ns
+    }
+
     /// Virtual eligible time.
     pub(super) fn eligible_at(&self) -> i128 {
         self.eligible_at

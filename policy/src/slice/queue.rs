@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::account::Account;
 use super::ceiling::Ceiling;
 use super::habits::Habits;
+use super::lead::Lead;
 use super::overdraft::Overdraft;
 use super::pauses::Excused;
 use super::ready::{Candidate, Ready};
@@ -15,6 +16,9 @@ use super::{Class, Parameters, Priority, Share, TenantId};
 
 mod booking;
 mod slack;
+mod work;
+
+use work::OwnTimes;
 
 /// A tenant and where it stands.
 #[derive(Clone, Debug)]
@@ -34,7 +38,7 @@ pub(super) struct Place {
     /// Of a latency tenant: what it has had beyond its part, while all who have joined want theirs.
     pub(super) overdraft: Overdraft,
     /// The same while all who are at work do.
-    pub(super) lead: Overdraft,
+    pub(super) lead: Lead,
     /// A latency tenant has used up its slack: until it has rested or is owed time, it competes as batch.
     pub(super) slack_spent: bool,
     /// The slice, by its number, during which it was found whether it shortens that.
@@ -78,6 +82,7 @@ pub(super) struct Queue {
     weights: [u64; Priority::COUNT],
     /// When it is.
     now_ns: u64,
+    own_times: OwnTimes,
     /// What a batch tenant asks for.
     pub(super) slice_ns: u64,
 }
@@ -95,6 +100,7 @@ impl Queue {
             active_count: 0,
             weights: [0; Priority::COUNT],
             now_ns: 0,
+            own_times: OwnTimes::default(),
             slice_ns,
         }
     }
@@ -135,7 +141,7 @@ impl Queue {
             held_back: false,
             is_behind: false,
             overdraft: Overdraft::default(),
-            lead: Overdraft::default(),
+            lead: Lead::default(),
             slack_spent: false,
             judged_in: None,
             excused: Excused::default(),
@@ -167,6 +173,7 @@ impl Queue {
     pub(super) fn change(&mut self, tenant: TenantId, share: Share, now_ns: u64) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         let (old, new) = (place.share, share);
+        place.lead.settle(place.standing(self.own_times.at(place, now_ns)));
         place.share = share;
         self.weights[old.priority as usize] -= u64::from(old.weight_permille);
         self.weights[new.priority as usize] += u64::from(new.weight_permille);
@@ -185,6 +192,10 @@ impl Queue {
             self.blocked.remove(&(until_ns, tenant));
         }
         place.slack_spent = false;
+        for priority in [old.priority, new.priority] {
+            self.own_times.note_weight(priority, &self.clocks[priority as usize], now_ns);
+        }
+        place.lead.go_over(self.own_times.at(place, now_ns));
         if new.class == Class::Latency {
             self.latency_tenants.insert(tenant);
         } else {
@@ -229,12 +240,9 @@ impl Queue {
             return false;
         }
         if !place.account.is_active() {
-            let clock = &mut self.clocks[place.share.priority as usize];
-            place.account.wake(clock, now_ns, self.parameters.debt_keep_ns);
-            place.habits.begin_request(place.account.used_ns());
-            place.slack_spent = false;
-            self.active_count += 1;
+            self.begin_work(tenant, now_ns);
         }
+        let Some(place) = self.places.get_mut(&tenant) else { return false };
         place.seen_ns = now_ns;
         if let Some(until_ns) = place.lingers_until_ns.take() {
             self.lingering.remove(&(until_ns, tenant));
@@ -285,7 +293,8 @@ impl Queue {
             place.silence.restart(now_ns);
             place.unmeasured.end();
             place.excused = Excused::default();
-            (place.overdraft, place.lead) = Default::default();
+            place.overdraft = Overdraft::default();
+            place.lead.forget();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
             self.place(tenant);
@@ -482,8 +491,7 @@ impl Queue {
             self.lingering.remove(&(until_ns, tenant));
         }
         if place.account.is_active() {
-            place.account.retire(&mut self.clocks[place.share.priority as usize], at_ns);
-            self.active_count -= 1;
+            self.end_work(tenant, at_ns);
         }
     }
 }

@@ -17,27 +17,27 @@ impl Queue {
         began_ns: Option<u64>,
         change: impl FnOnce(&mut Place, &mut VirtualClock),
     ) {
-        let parts = |place: &Place| (self.part_permille(place), self.active_part_permille(place));
-        let parts = self.places.get(&tenant).filter(|place| place.share.class == Class::Latency).map(parts);
+        let part_permille = self.places.get(&tenant).map_or(1000, |place| self.part_permille(place));
         let Some(place) = self.places.get_mut(&tenant) else { return };
         let before_ns = place.account.used_ns();
         change(place, &mut self.clocks[place.share.priority as usize]);
-        if let Some((joined_permille, active_permille)) = parts {
-            // What others were kept from counts, also where it was no work.
-            let used_ns = place.account.used_ns().saturating_sub(before_ns);
+        // What others were kept from counts, also where it was no work; what was before all was forgiven does not.
+        let used_ns = place.account.used_ns().saturating_sub(before_ns);
+        let is_forgiven = began_ns.is_some_and(|began_ns| began_ns < place.account.forgiven_ns());
+        if place.share.class == Class::Latency && !is_forgiven {
             let (now_ns, most_ns) = (self.now_ns, 2 * self.parameters.slack_max_ns);
             match u64::try_from(used_ns) {
                 Ok(ns) => {
-                    let stretch_ns = (began_ns.unwrap_or(now_ns.saturating_sub(ns)), now_ns);
-                    place.overdraft.charge(joined_permille, stretch_ns, ns, most_ns);
-                    place.lead.charge(active_permille, stretch_ns, ns, most_ns);
+                    let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(ns));
+                    place.overdraft.charge(part_permille, (began_ns, now_ns), ns, most_ns);
                 }
-                Err(_) => {
-                    place.overdraft.correct(used_ns.unsigned_abs());
-                    place.lead.correct(used_ns.unsigned_abs());
-                }
+                Err(_) => place.overdraft.correct(part_permille, used_ns.unsigned_abs()),
             }
         }
+        if !is_forgiven {
+            self.note_used(tenant, used_ns);
+        }
+        let Some(place) = self.places.get(&tenant) else { return };
         if place.account.is_active() && place.wants_since_ns.is_some() {
             self.place(tenant);
         }

@@ -29,18 +29,20 @@ impl Queue {
             return 0;
         }
         let (usual_ns, most_ns) = (self.usual_slack_ns(place), self.most_slack_ns(place));
+        let overdraft_ns = || place.overdraft.at_ns(self.part_permille(place), self.now_ns);
         let is_far = most_ns > usual_ns
-            && place.overdraft.at_ns(self.now_ns) < place.habits.slack_ns(&self.parameters)
+            && overdraft_ns() < place.habits.slack_ns(&self.parameters)
             && self.active_latency_tenants() <= 1;
         let slack_ns = if is_far { most_ns } else { usual_ns };
-        // As much again may have been forgotten: beside who is always at work next to nothing is, and it has all of its slack.
-        slack_ns.min((2 * slack_ns).saturating_sub(self.forgotten_ns(place)))
+        // So much may have been forgotten: beside who is always at work next to nothing is, and all of its slack is left.
+        let spare_ns = most_ns.max(self.parameters.slack_usual_ns);
+        slack_ns.min((slack_ns + spare_ns).saturating_sub(self.forgotten_ns(place)))
     }
 
     /// What a latency tenant has had beyond its part of those at work lately, and owes to none of them: that is forgotten when one of them
     /// rests, who may be back in a moment.
     fn forgotten_ns(&self, place: &Place) -> u64 {
-        let had_ns = place.lead.at_ns(self.now_ns);
+        let had_ns = self.lead_ns(place);
         if had_ns == 0 { 0 } else { had_ns.saturating_add_signed(self.lag_ns(place).min(0)) }
     }
 
@@ -60,14 +62,6 @@ impl Queue {
     pub(super) fn part_permille(&self, place: &Place) -> u16 {
         let all = self.weights[place.share.priority as usize].max(1);
         (u64::from(place.share.weight_permille) * 1000 / all).clamp(1, 1000) as u16
-    }
-
-    /// The same while those want it who are at work now.
-    pub(super) fn active_part_permille(&self, place: &Place) -> u16 {
-        let weight = u64::from(place.share.weight_permille);
-        let mine = if place.account.is_active() { 0 } else { weight };
-        let all = self.clock_of(place).weight_sum() + mine;
-        (weight * 1000 / all.max(1)).clamp(1, 1000) as u16
     }
 
     fn active_latency_tenants(&self) -> usize {

@@ -79,17 +79,62 @@ fn who_works_ahead_of_a_device_that_waits_for_it_is_seldom_looked_after() {
     until_idle(slot);
 }
 
-/// A wait for what had been launched when the last one returned, and had not ended when it began.
+/// A wait for what had been launched by the last look, and had not ended when it began.
 #[test]
 fn waits_that_take_their_time_show_that_the_device_has_had_work() {
     let _order = one_at_a_time();
     let (process, slot) = sole_process();
     process.estimates.put(KERNEL, 100 * US);
-    let asked = pipeline_with_waits(process, 400, 100 * US, 100 * US);
-    assert!((1..=4).contains(&asked), "asked {asked} times after 400 waits in 40 ms");
+    let asked = pipeline_with_waits(process, 4000, 100 * US, 100 * US);
+    assert!((7..=12).contains(&asked), "asked {asked} times after 4000 waits in 400 ms");
     until_idle(slot);
     let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
-    assert!(measured_ns.abs_diff(403 * 100 * US) < 400 * US, "{measured_ns} ns of 40.3 ms");
+    assert!(measured_ns.abs_diff(4003 * 100 * US) < 400 * US, "{measured_ns} ns of 400.3 ms");
+}
+
+/// It waits for one half of what it has launched, and for the other one, behind which there is next to nothing; then it pauses.
+#[test]
+fn a_wait_that_shows_work_is_followed_by_a_look_where_nothing_was_launched_since_the_last_one() {
+    let _order = one_at_a_time();
+    let (process, slot) = sole_process();
+    process.estimates.put(KERNEL, 10 * US);
+    let [half, whole] = [0x9000 as CUevent, 0x9040 as CUevent];
+    let round = || {
+        for (event, launches) in [(half, 2), (whole, 6)] {
+            (0..launches).for_each(|_| _ = launch(process, KERNEL, 10 * US));
+            process.note_record(event);
+        }
+        (0..2).for_each(|_| _ = launch(process, KERNEL, US));
+        wait_for_this(process, half, 20 * US);
+        wait_for_this(process, whole, 65 * US);
+        clock::turn_ns(60 * US);
+    };
+    (0..20).for_each(|_| round());
+    until_idle(slot);
+    let before_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    (0..400).for_each(|_| round());
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed) - before_ns;
+    assert!(measured_ns < 400 * 95 * US, "{measured_ns} ns for 32.8 ms");
+}
+
+/// The copy that it waits for is not counted, and all that is had been launched by the last look.
+#[test]
+fn what_is_not_counted_shows_work_for_a_while_only() {
+    let _order = one_at_a_time();
+    let (process, slot) = sole_process();
+    process.estimates.put(KERNEL, 10 * US);
+    let round = || {
+        DEVICE.lock().launch(30 * US);
+        process.note_record(EVENT);
+        (0..3).for_each(|_| _ = launch(process, KERNEL, US));
+        wait_for_this(process, EVENT, 40 * US);
+        clock::turn_ns(50 * US);
+    };
+    (0..2000).for_each(|_| round());
+    until_idle(slot);
+    let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
+    assert!(measured_ns < 60 * MS + 2000 * 45 * US, "{measured_ns} ns for 66 ms of work in 180");
 }
 
 /// They may not have been there when this one waited last.
@@ -133,12 +178,12 @@ fn a_long_wait_for_an_event_is_followed_by_a_look_whatever_came_before_it() {
     // Of which only a tenth is true: nobody would look for long.
     process.estimates.put(KERNEL, 100 * US);
     let [early, late] = [0x9000 as CUevent, 0x9040 as CUevent];
-    for _ in 0..20 {
+    for behind in (0..20).map(|turn| 1 + turn % 2) {
         launch(process, KERNEL, 10 * US);
         process.note_record(early);
         (0..6).for_each(|_| _ = launch(process, KERNEL, 10 * US));
         process.note_record(late);
-        launch(process, KERNEL, US);
+        (0..behind).for_each(|_| _ = launch(process, KERNEL, US));
         wait_for_this(process, early, 10 * US);
         wait_for_this(process, late, 110 * US);
         let busy_ns = |slot: &Slot| slot.burst_total_ns.load(Ordering::Relaxed);

@@ -1,0 +1,80 @@
+//! When tenants begin to work and end, and what those of the latency class have had of that time.
+
+use super::super::lead::Standing;
+use super::super::own_time::{Moment, OwnTime};
+use super::super::virtual_clock::VirtualClock;
+use super::super::{Class, Priority, TenantId};
+use super::{Place, Queue};
+
+/// The times of the priorities.
+#[derive(Clone, Debug, Default)]
+pub(super) struct OwnTimes([OwnTime; Priority::COUNT]);
+
+impl OwnTimes {
+    /// The moment of a tenant's priority at `now_ns`.
+    pub(super) fn at(&self, place: &Place, now_ns: u64) -> Moment {
+        self.0[place.share.priority as usize].at(now_ns)
+    }
+
+    /// Those of a priority have had `ns`.
+    pub(super) fn note_had(&mut self, priority: Priority, ns: i64) {
+        self.0[priority as usize + 1..].iter_mut().for_each(|time| time.take(ns));
+    }
+
+    /// From `now_ns` on those are at work who count in this clock.
+    pub(super) fn note_weight(&mut self, priority: Priority, clock: &VirtualClock, now_ns: u64) {
+        self.0[priority as usize].set_weight(clock.weight_sum(), now_ns);
+    }
+}
+
+impl Queue {
+    /// A tenant becomes active.
+    pub(super) fn begin_work(&mut self, tenant: TenantId, now_ns: u64) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        place.lead.settle(place.standing(self.own_times.at(place, now_ns)));
+        if now_ns.saturating_sub(place.seen_ns) > self.parameters.debt_keep_ns {
+            place.lead.forget();
+        }
+        let clock = &mut self.clocks[place.share.priority as usize];
+        place.account.wake(clock, now_ns, self.parameters.debt_keep_ns);
+        place.habits.begin_request(place.account.used_ns());
+        place.slack_spent = false;
+        self.active_count += 1;
+        self.own_times.note_weight(place.share.priority, clock, now_ns);
+    }
+
+    /// It is active no longer.
+    pub(super) fn end_work(&mut self, tenant: TenantId, at_ns: u64) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        place.lead.settle(place.standing(self.own_times.at(place, at_ns)));
+        let clock = &mut self.clocks[place.share.priority as usize];
+        place.account.retire(clock, at_ns);
+        self.active_count -= 1;
+        self.own_times.note_weight(place.share.priority, clock, at_ns);
+    }
+
+    /// How much a latency tenant has had beyond its part of those at work, and has not been entitled to since.
+    pub(super) fn lead_ns(&self, place: &Place) -> u64 {
+        if place.lead.is_empty() { 0 } else { place.lead.at_ns(place.standing(self.own_times.at(place, self.now_ns))) }
+    }
+
+    /// A tenant has used `ns`, or has not after all.
+    pub(super) fn note_used(&mut self, tenant: TenantId, ns: i64) {
+        let Some(place) = self.places.get_mut(&tenant) else { return };
+        if place.share.class == Class::Latency {
+            let its = place.standing(self.own_times.at(place, self.now_ns));
+            match u64::try_from(ns) {
+                Ok(0) => {}
+                Ok(ns) => place.lead.charge(its, ns, 2 * self.parameters.slack_max_ns),
+                Err(_) => place.lead.correct(ns.unsigned_abs()),
+            }
+        }
+        self.own_times.note_had(place.share.priority, ns);
+    }
+}
+
+impl Place {
+    pub(super) fn standing(&self, now: Moment) -> Standing {
+        Standing { now, weight_permille: self.share.weight_permille, is_at_work: self.account.is_active() }
+    }
+}
