@@ -56,6 +56,12 @@ impl Work {
         self.requests.push_back(Request { arrived_ns: now_ns, left_ns: work_ns });
     }
 
+    /// The process is gone, and what it was asked for with it.
+    pub(crate) fn end(&mut self) {
+        (self.demand, self.steps) = (false, None);
+        self.requests.clear();
+    }
+
     /// Whether something waits to be launched.
     #[must_use]
     pub fn waits(&self) -> bool {
@@ -100,5 +106,9 @@ mod tests {
         let of = |length_ns, completes| Launch { length_ns, completes };
         assert_eq!(launches, [of(400, None), of(400, None), of(200, Some(7)), of(400, Some(9))]);
         assert!(!work.waits());
+        work.arrive(11, 400);
+        (work.demand, work.steps) = (true, Some(Steps { work_ns: 1, rest_ns: 1 }));
+        work.end();
+        assert_eq!((work.waits(), work.launch(), work.steps), (false, None, None));
     }
 }

@@ -217,7 +217,7 @@ impl<G: Gatekeeper> World<G> {
         self.read_reports();
         let client = &mut self.clients[index];
         client.mute = true;
-        client.work.demand = false;
+        client.work.end();
         let (tenant, context) = (client.tenant, client.context);
         self.device.destroy_context(self.now, context);
         self.tell(Input::Leave { tenant });

@@ -154,22 +154,32 @@ fn long_requests_in_groups_wait_for_each_other_alone_for_all_seeds() {
     ALL_SEEDS.for_each(long_requests_are_served_soon);
 }
 
-/// A batch tenant with this demand beside a latency tenant that wants nine tenths of the GPU, both with half of it.
-fn beside_greedy(demand: &str) -> Scenario {
-    let tenant = |name: &str, class: &str, demand: &str| {
-        format!(
-            "[[tenant]]\nname = \"{name}\"\nfraction = 0.5\nclass = \"{class}\"\npriority = \"guaranteed\"\n\
-             kernels = {{ fixed_us = 500 }}\n{demand}\n"
-        )
-    };
+/// A tenant whose kernels take half a millisecond.
+fn tenant(name: &str, fraction: &str, class: &str, priority: &str, demand: &str) -> String {
+    format!(
+        "[[tenant]]\nname = \"{name}\"\nfraction = {fraction}\nclass = \"{class}\"\npriority = \"{priority}\"\n\
+         kernels = {{ fixed_us = 500 }}\n{demand}\n"
+    )
+}
+
+/// Twenty seconds of these tenants.
+fn sharing(tenants: &[String]) -> Scenario {
     let delay = "{ least_us = 5, most_us = 40, late_permille = 0, late_us = 0 }";
     let text = format!(
         "duration_ms = 20000\nseeds = [1, 1]\n[device]\ntime_slice_us = 2000\nswitch_cost_us = 50\n[delays]\n\
-         gate = {delay}\nring = {delay}\ntimer = {delay}\nwake = {delay}\n{}{}",
-        tenant("batch", "batch", demand),
-        tenant("greedy", "latency", "on_off = { on_ms = 30, off_ms = 3 }")
+         gate = {delay}\nring = {delay}\ntimer = {delay}\nwake = {delay}\n{}",
+        tenants.concat()
     );
     Scenario::parse("resting.toml", &text).expect("it is good")
+}
+
+/// A batch tenant with this demand beside a latency tenant that wants nine tenths of the GPU, both with half of it.
+fn beside_greedy(demand: &str) -> Scenario {
+    let greedy = "on_off = { on_ms = 30, off_ms = 3 }";
+    sharing(&[
+        tenant("batch", "0.5", "batch", "guaranteed", demand),
+        tenant("greedy", "0.5", "latency", "guaranteed", greedy),
+    ])
 }
 
 /// What the batch tenant has.
@@ -192,24 +202,48 @@ fn who_rests_gains_nothing_by_running_ahead(seed: u64) {
     }
 }
 
-/// Nor does the batch tenant lose anything by its rests: it has half of the GPU while it has work, less a tenth, and less what the other
-/// one may run ahead and have forgotten once. By the clock, and of one whose next work comes so long after the end of the last.
+/// The batch tenant, the first one, has what it is entitled to, less a tenth, and less what the other one may run ahead and have forgotten
+/// once.
+fn first_has(what: &str, sharing: &Scenario, entitled_ppm: u64, seed: u64) {
+    let had_ppm = batch_ns(sharing, seed, Parameters::default()) * 1_000_000 / sharing.duration_ns;
+    let once_ppm = 2 * Parameters::default().slack_usual_ns * 1_000_000 / sharing.duration_ns;
+    println!("{what}, seed {seed}: {had_ppm} ppm of {entitled_ppm}");
+    assert!((had_ppm + once_ppm) * 10 >= entitled_ppm * 9, "{what}, seed {seed}: {had_ppm} of {entitled_ppm}");
+}
+
+/// Nor does the batch tenant lose anything by its rests: it has half of the GPU while it has work. By the clock, and of one whose next
+/// work comes so long after the end of the last.
 fn who_rests_loses_nothing(seed: u64) {
-    let judge = |demand: &str, entitled_ppm: u64| {
-        let resting = beside_greedy(demand);
-        let had_ppm = batch_ns(&resting, seed, Parameters::default()) * 1_000_000 / resting.duration_ns;
-        let once_ppm = 2 * Parameters::default().slack_usual_ns * 1_000_000 / resting.duration_ns;
-        println!("{demand}, seed {seed}: {had_ppm} ppm of {entitled_ppm}");
-        assert!((had_ppm + once_ppm) * 10 >= entitled_ppm * 9, "{demand}, seed {seed}: {had_ppm} of {entitled_ppm}");
-    };
     for (on_ms, off_ms) in [(100, 5), (200, 5), (100, 20), (20, 5), (50, 50), (10, 200)] {
-        judge(&format!("on_off = {{ on_ms = {on_ms}, off_ms = {off_ms} }}"), 500_000 * on_ms / (on_ms + off_ms));
+        let demand = format!("on_off = {{ on_ms = {on_ms}, off_ms = {off_ms} }}");
+        first_has(&demand, &beside_greedy(&demand), 500_000 * on_ms / (on_ms + off_ms), seed);
     }
     for (work_ms, rest_ms) in [(20, 5), (5, 5), (100, 20)] {
         let demand = format!("steps = {{ work_us = {work_ms}000, rest_us = {rest_ms}000 }}");
         // Half of the GPU: a step takes twice its work.
-        judge(&demand, 1_000_000 * work_ms / (2 * work_ms + rest_ms));
+        first_has(&demand, &beside_greedy(&demand), 1_000_000 * work_ms / (2 * work_ms + rest_ms), seed);
     }
+}
+
+/// Also where the other one rests just after it, so that nobody is beside that one then; and below a higher priority, whose time pays for
+/// nothing.
+fn who_rests_loses_nothing_by_when_the_other_one_rests(seed: u64) {
+    for start_ms in [5, 10] {
+        let greedy = format!("on_off = {{ on_ms = 20, off_ms = 40 }}\nstart_ms = {start_ms}");
+        let both = sharing(&[
+            tenant("batch", "0.8", "batch", "guaranteed", "on_off = { on_ms = 30, off_ms = 30 }"),
+            tenant("greedy", "0.2", "latency", "guaranteed", &greedy),
+        ]);
+        // Of each 60 ms 10 alone and four fifths of 20, or more.
+        first_has(&format!("both rest, from {start_ms} ms on"), &both, 433_333, seed);
+    }
+    let below = sharing(&[
+        tenant("batch", "0.3", "batch", "burst", "steps = { work_us = 20000, rest_us = 5000 }"),
+        tenant("greedy", "0.3", "latency", "burst", "on_off = { on_ms = 30, off_ms = 3 }"),
+        tenant("above", "0.3", "batch", "guaranteed", "limit = 0.4"),
+    ]);
+    // Half of three fifths: a step takes 67 ms.
+    first_has("below a higher priority", &below, 1_000_000 * 20 / (67 + 5), seed);
 }
 
 /// The same of the shipped scenario, beside the driver's own slicing.
@@ -228,6 +262,7 @@ fn a_latency_tenant_that_rests_gains_nothing_by_running_ahead() {
 #[test]
 fn a_batch_tenant_that_rests_keeps_its_share_beside_a_greedy_service() {
     FEW_SEEDS.for_each(who_rests_loses_nothing);
+    FEW_SEEDS.for_each(who_rests_loses_nothing_by_when_the_other_one_rests);
     FEW_SEEDS.for_each(stalls_keep_the_share);
 }
 
@@ -235,6 +270,7 @@ fn a_batch_tenant_that_rests_keeps_its_share_beside_a_greedy_service() {
 #[ignore = "long"]
 fn a_batch_tenant_that_rests_keeps_its_share_beside_a_greedy_service_for_all_seeds() {
     ALL_SEEDS.for_each(who_rests_loses_nothing);
+    ALL_SEEDS.for_each(who_rests_loses_nothing_by_when_the_other_one_rests);
     ALL_SEEDS.for_each(stalls_keep_the_share);
 }
 

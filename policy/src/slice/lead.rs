@@ -51,8 +51,7 @@ impl Lead {
 
     /// It has used `ns`. No more than `most_ns` is ever to be paid off.
     pub(super) fn charge(&mut self, its: Standing, ns: u64, most_ns: u64) {
-        let left_ns = self.left_ns.saturating_add(ns);
-        *self = Self { left_ns, ..*self };
+        self.left_ns = self.left_ns.saturating_add(ns);
         self.settle(its);
         self.left_ns = self.left_ns.min(most_ns);
     }
@@ -60,5 +59,39 @@ impl Lead {
     /// Takes back what turned out to have been somebody else's.
     pub(super) fn correct(&mut self, ns: u64) {
         self.left_ns = self.left_ns.saturating_sub(ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::own_time::OwnTime;
+    use super::*;
+
+    #[test]
+    fn its_part_of_those_at_work_pays_for_it_and_nothing_else_does() {
+        let (mut time, mut its) = (OwnTime::default(), Lead::default());
+        let at =
+            |time: &OwnTime, now_ns, is_at_work| Standing { now: time.at(now_ns), weight_permille: 500, is_at_work };
+        time.set_weight(500, 0);
+        its.charge(at(&time, 100, true), 100, 1000);
+        assert!(its.is_empty(), "who is alone has no more than its own");
+        time.set_weight(1000, 100);
+        its.charge(at(&time, 200, true), 100, 1000);
+        assert!(its.at_ns(at(&time, 200, true)).abs_diff(50) <= 1, "{its:?}");
+        its.correct(10);
+        assert!(its.at_ns(at(&time, 220, true)).abs_diff(30) <= 1, "{its:?}");
+        // It ends, the other one goes on, ends, and comes back.
+        its.settle(at(&time, 220, true));
+        time.set_weight(500, 220);
+        time.set_weight(0, 240);
+        assert!(its.at_ns(at(&time, 900, false)).abs_diff(20) <= 1, "{its:?}");
+        time.set_weight(500, 900);
+        time.take(10);
+        assert!(its.at_ns(at(&time, 930, false)).abs_diff(10) <= 1, "{its:?}");
+        its.charge(at(&time, 930, false), 5000, 1000);
+        assert_eq!(its.at_ns(at(&time, 930, false)), 1000, "no more than that is to be paid off");
+        its.go_over(OwnTime::default().at(0));
+        its.forget();
+        assert!(its.is_empty());
     }
 }

@@ -26,6 +26,7 @@ impl Queue {
         let is_forgiven = began_ns.is_some_and(|began_ns| began_ns < place.account.forgiven_ns());
         if place.share.class == Class::Latency && !is_forgiven {
             let (now_ns, most_ns) = (self.now_ns, 2 * self.parameters.slack_max_ns);
+            place.book_lead(self.own_times.at(place, now_ns), used_ns, most_ns);
             match u64::try_from(used_ns) {
                 Ok(ns) => {
                     let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(ns));
@@ -34,10 +35,7 @@ impl Queue {
                 Err(_) => place.overdraft.correct(part_permille, used_ns.unsigned_abs()),
             }
         }
-        if !is_forgiven {
-            self.note_used(tenant, used_ns);
-        }
-        let Some(place) = self.places.get(&tenant) else { return };
+        self.own_times.note_had(place.share.priority, used_ns);
         if place.account.is_active() && place.wants_since_ns.is_some() {
             self.place(tenant);
         }

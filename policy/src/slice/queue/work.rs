@@ -31,9 +31,11 @@ impl Queue {
     /// A tenant becomes active.
     pub(super) fn begin_work(&mut self, tenant: TenantId, now_ns: u64) {
         let Some(place) = self.places.get_mut(&tenant) else { return };
-        place.lead.settle(place.standing(self.own_times.at(place, now_ns)));
-        if now_ns.saturating_sub(place.seen_ns) > self.parameters.debt_keep_ns {
-            place.lead.forget();
+        if place.share.class == Class::Latency {
+            place.lead.settle(place.standing(self.own_times.at(place, now_ns)));
+            if now_ns.saturating_sub(place.seen_ns) > self.parameters.debt_keep_ns {
+                place.lead.forget();
+            }
         }
         let clock = &mut self.clocks[place.share.priority as usize];
         place.account.wake(clock, now_ns, self.parameters.debt_keep_ns);
@@ -46,7 +48,9 @@ impl Queue {
     /// It is active no longer.
     pub(super) fn end_work(&mut self, tenant: TenantId, at_ns: u64) {
         let Some(place) = self.places.get_mut(&tenant) else { return };
-        place.lead.settle(place.standing(self.own_times.at(place, at_ns)));
+        if place.share.class == Class::Latency {
+            place.lead.settle(place.standing(self.own_times.at(place, at_ns)));
+        }
         let clock = &mut self.clocks[place.share.priority as usize];
         place.account.retire(clock, at_ns);
         self.active_count -= 1;
@@ -57,23 +61,19 @@ impl Queue {
     pub(super) fn lead_ns(&self, place: &Place) -> u64 {
         if place.lead.is_empty() { 0 } else { place.lead.at_ns(place.standing(self.own_times.at(place, self.now_ns))) }
     }
-
-    /// A tenant has used `ns`, or has not after all.
-    pub(super) fn note_used(&mut self, tenant: TenantId, ns: i64) {
-        let Some(place) = self.places.get_mut(&tenant) else { return };
-        if place.share.class == Class::Latency {
-            let its = place.standing(self.own_times.at(place, self.now_ns));
-            match u64::try_from(ns) {
-                Ok(0) => {}
-                Ok(ns) => place.lead.charge(its, ns, 2 * self.parameters.slack_max_ns),
-                Err(_) => place.lead.correct(ns.unsigned_abs()),
-            }
-        }
-        self.own_times.note_had(place.share.priority, ns);
-    }
 }
 
 impl Place {
+    /// Of a latency tenant: it has used `ns`, or has not after all. No more than `most_ns` is ever to be paid off.
+    pub(super) fn book_lead(&mut self, now: Moment, ns: i64, most_ns: u64) {
+        let its = self.standing(now);
+        match u64::try_from(ns) {
+            Ok(0) => {}
+            Ok(ns) => self.lead.charge(its, ns, most_ns),
+            Err(_) => self.lead.correct(ns.unsigned_abs()),
+        }
+    }
+
     pub(super) fn standing(&self, now: Moment) -> Standing {
         Standing { now, weight_permille: self.share.weight_permille, is_at_work: self.account.is_active() }
     }
