@@ -19,6 +19,8 @@ from .libraries import mapped
 from .work import Works
 
 BUCKET_NS = 100_000_000
+# So many slices of a tenant with a ceiling, at least, say how much it does in each.
+CYCLES = 4
 # The end of a wait for a moment, in which the clock is looked at all the time.
 POLLED_NS = 2_000_000
 
@@ -55,8 +57,8 @@ class Worker:
         `is_sleeping`, else as the driver waits by default.
 
         Answers how many ended in each tenth of a second; how many did in a second, from the first to the last end after
-        `skip_ns`; the times between these ends in microseconds; what a step took of processors' time in all threads;
-        and what disturbed it."""
+        `skip_ns`, and how many from one slice to another if it has slices; the times between these ends in microseconds; what a
+        step took of processors' time in all threads; and what disturbed it."""
         made, before = self.works.get(work), os.sched_getaffinity(0)
         try:
             if core is not None:
@@ -89,7 +91,7 @@ class Worker:
         steady_ns = steady[-1] - steady[0] if steady else 0
         gaps = [(later - end) / 1e3 for end, later in zip(steady, steady[1:])]
         return {"counts": counts[:(end_ns - begin_ns) // BUCKET_NS], "gaps_us": summary(gaps),
-                "rate": (len(steady) - 1) * 1e9 / steady_ns if steady_ns else 0.0,
+                "rate": (len(steady) - 1) * 1e9 / steady_ns if steady_ns else 0.0, "rate_of_slices": rate_of_slices(steady),
                 "cpu_us": spent_s * 1e6 / max(1, len(ends)),
                 "stalls": stalls(gaps, [(end - begin_ns) / 1e6 for end in steady[1:]])}
 
@@ -274,6 +276,22 @@ def summary(values):
     at = lambda part: ordered[min(len(ordered) - 1, int(part * len(ordered)))]
     return {"count": len(ordered), "mean": sum(ordered) / len(ordered), "p50": at(0.5), "p99": at(0.99), "most": ordered[-1],
             "some": [round(value, 2) for value in ordered[::len(ordered) // 1000 or 1]]}
+
+
+def rate_of_slices(ends):
+    """Steps a second of a tenant that pauses again and again, as one with a ceiling does at the end of each slice: from the first
+    step after a pause to the first one after another, which are whole slices and what follows each. A window that ends where it
+    likes has one slice more or less. None of one that has few pauses."""
+    gaps = [later - end for end, later in zip(ends, ends[1:])]
+    ordered = sorted(gaps)
+    if len(gaps) <= CYCLES:
+        return None
+    # Not what the host delays, which is in the middle of a slice.
+    least = max(2 * ordered[len(gaps) // 2], ordered[-CYCLES - 1] / 2)
+    firsts = [index + 1 for index, gap in enumerate(gaps) if gap > least]
+    if len(firsts) <= CYCLES:
+        return None
+    return (firsts[-1] - firsts[0]) * 1e9 / (ends[firsts[-1]] - ends[firsts[0]])
 
 
 def disturbance(core):

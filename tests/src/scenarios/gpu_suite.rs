@@ -34,6 +34,7 @@ const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
+    ceilings_are_told_by_whole_slices()?;
     cgroups::only_version_2()?;
     dry(inside, "environment,memory,graphs,checkpoint,caps,spill,power,told,answers", |figures| {
         for name in ["caps.rounded_up", "caps.told", "caps.past.shown"] {
@@ -159,6 +160,18 @@ fn each_part_fits() -> Result<()> {
         })?;
     }
     Ok(())
+}
+
+/// A window that begins and ends anywhere holds one slice more or less, which is a tenth of what a ceiling of 10 % lets through in it.
+fn ceilings_are_told_by_whole_slices() -> Result<()> {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", include_str!("../../programs/suite_rates.py")]).current_dir(SUITE);
+    let said = succeeded("rates of slices", command.env("PYTHONDONTWRITEBYTECODE", "1").output().context("python3")?)?;
+    let found: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let is_right = matches!(found[..], [least, most, wrong] if least >= 0.99 && most <= 1.01 && wrong == 0.0);
+    ensure(is_right, || {
+        format!("of what is let through it tells, at least, at most, and of how many others wrongly: {said}")
+    })
 }
 
 /// Of one line of the list, `cost 100 s part 1 ...`, if the stage is of that part.

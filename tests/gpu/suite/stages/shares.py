@@ -209,8 +209,9 @@ def ceilings(suite, tenant, work, limits, seconds, depth=4):
     after, last_mhz = free()
     # Between ends of steps where those come one by one: of few steps whole tenths of a second hold one more or less.
     is_long = 1 / max(before, after) >= BURST_S
+    usual = lambda answer: answer["rate"] if is_long else rate(answer, SKIP)
     return (before, after), [
-        Turn(answer["counts"], answer["rate"] if is_long else rate(answer, SKIP), gpu_time, [first_mhz, mhz, last_mhz])
+        Turn(answer["counts"], answer["rate_of_slices"] or usual(answer), gpu_time, [first_mhz, mhz, last_mhz])
         for (answer, gpu_time), mhz in turns]
 
 
