@@ -149,10 +149,10 @@ impl Account {
         }
     }
 
-    /// Becomes active: no credit for having slept, but a debt stays, for `debt_keep_ns`.
-    pub(super) fn wake(&mut self, clock: &mut VirtualClock, now_ns: u64, debt_keep_ns: u64) {
+    /// Becomes active: no credit for having slept, but a debt stays, for `debt_keep_ns`. Whether it has been for longer.
+    pub(super) fn wake(&mut self, clock: &mut VirtualClock, now_ns: u64, debt_keep_ns: u64) -> bool {
         if self.active {
-            return;
+            return false;
         }
         let behind = clock.now() - self.eligible_at();
         let is_forgotten = now_ns.saturating_sub(self.active_ns) > debt_keep_ns;
@@ -168,6 +168,7 @@ impl Account {
         }
         self.active = true;
         clock.enter(self.weight, self.eligible_at());
+        is_forgotten
     }
 
     /// Is active no longer.

@@ -13,8 +13,13 @@ pub(super) struct Moment {
 }
 
 impl Moment {
+    /// The later one of two, of which one is known from before it was known what higher priorities had.
+    pub(super) fn later(self, other: Self) -> Self {
+        Self { time_ns: self.time_ns.max(other.time_ns), per_weight: self.per_weight.max(other.per_weight) }
+    }
+
     /// What those who have `weight_permille` were entitled to since an earlier moment, if they were at work all the time; or, if they had no
-    /// work, what they would have been.
+    /// work, what they would have been, at most: that is exact where the others were the same all the time.
     pub(super) fn entitled_ns(self, since: Self, weight_permille: u16, is_at_work: bool) -> u64 {
         let apart = self.per_weight.saturating_sub(since.per_weight);
         // Up, as each part of it has been rounded down.
@@ -37,7 +42,9 @@ pub(super) struct OwnTime {
     until_ns: u64,
     /// Of those who are at work since then.
     weight_permille: u64,
-    /// What higher priorities have had and has not been taken off yet. Less than nothing where they had less after all.
+    /// Since when any are.
+    since_ns: u64,
+    /// What higher priorities have had since then and has not been taken off yet. Less than nothing where they had less after all.
     taken_ns: i64,
 }
 
@@ -45,13 +52,21 @@ impl OwnTime {
     /// From `now_ns` on those are at work who have `weight_permille` together.
     pub(super) fn set_weight(&mut self, weight_permille: u64, now_ns: u64) {
         self.pass(now_ns);
+        match (self.weight_permille, weight_permille) {
+            (0, 1..) => self.since_ns = now_ns,
+            (1.., 0) => self.taken_ns = 0,
+            _ => {}
+        }
         self.weight_permille = weight_permille;
     }
 
-    /// A higher priority has had `ns`.
-    pub(super) fn take(&mut self, ns: i64) {
-        if self.weight_permille > 0 {
-            self.taken_ns = self.taken_ns.saturating_add(ns);
+    /// A higher priority has had `ns` from `began_ns` to `now_ns`: what of that was before anybody was at work is nobody's.
+    pub(super) fn take(&mut self, ns: i64, (began_ns, now_ns): (u64, u64)) {
+        let (length_ns, within_ns) =
+            (now_ns.saturating_sub(began_ns), now_ns.saturating_sub(began_ns.max(self.since_ns)));
+        if self.weight_permille > 0 && length_ns > 0 {
+            let its_ns = i128::from(ns) * i128::from(within_ns) / i128::from(length_ns);
+            self.taken_ns = self.taken_ns.saturating_add(i64::try_from(its_ns).unwrap_or(ns));
         }
     }
 
@@ -87,12 +102,12 @@ mod tests {
     #[test]
     fn it_goes_on_while_somebody_works_and_nobody_above() {
         let mut time = OwnTime::default();
-        time.take(5);
+        time.take(5, (90, 100));
         assert_eq!(time.at(100), Moment::default());
         time.set_weight(500, 100);
-        time.take(20);
-        assert_eq!((time.at(110).time_ns, time.at(200).time_ns), (0, 80));
-        time.take(-5);
+        time.take(40, (80, 120));
+        assert_eq!((time.at(110).time_ns, time.at(200).time_ns), (0, 80), "half of it was before");
+        time.take(-5, (100, 120));
         time.set_weight(0, 300);
         assert_eq!((time.at(300).time_ns, time.at(900).time_ns), (185, 185));
         time.set_weight(200, 1000);

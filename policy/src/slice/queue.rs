@@ -15,6 +15,7 @@ use super::virtual_clock::VirtualClock;
 use super::{Class, Parameters, Priority, Share, TenantId};
 
 mod booking;
+mod ceilings;
 mod slack;
 mod work;
 
@@ -171,6 +172,7 @@ impl Queue {
     /// may have kept it waiting for hours as they are promised. Whether it was above its ceiling: it is no longer, until
     /// that is found out again.
     pub(super) fn change(&mut self, tenant: TenantId, share: Share, now_ns: u64) -> bool {
+        let was_blocked = self.set_blocked(tenant, None);
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         let (old, new) = (place.share, share);
         place.lead.settle(place.standing(self.own_times.at(place, now_ns)));
@@ -187,11 +189,10 @@ impl Queue {
             (_, None) => place.ceiling = Ceiling::default(),
             _ => {}
         }
-        let blocked_until_ns = place.blocked_until_ns.take();
-        if let Some(until_ns) = blocked_until_ns {
-            self.blocked.remove(&(until_ns, tenant));
-        }
         place.slack_spent = false;
+        if new.class != Class::Latency {
+            place.lead.forget();
+        }
         for priority in [old.priority, new.priority] {
             self.own_times.note_weight(priority, &self.clocks[priority as usize], now_ns);
         }
@@ -202,7 +203,7 @@ impl Queue {
             self.latency_tenants.remove(&tenant);
         }
         self.place(tenant);
-        blocked_until_ns.is_some()
+        was_blocked
     }
 
     /// Whether a latency tenant is about: it has joined, and was active not long ago.
@@ -304,6 +305,7 @@ impl Queue {
     pub(super) fn pause(&mut self, tenant: TenantId, now_ns: u64) {
         let Some(place) = self.places.get_mut(&tenant) else { return };
         place.paused = true;
+        self.set_blocked(tenant, None);
         self.place(tenant);
         self.retire(tenant, now_ns);
     }
@@ -349,8 +351,7 @@ impl Queue {
         while let Some(&(until_ns, tenant)) = self.blocked.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
             self.limit_credit(tenant);
             self.blocked.remove(&(until_ns, tenant));
-            if let Some(place) = self.places.get_mut(&tenant) {
-                place.blocked_until_ns = None;
+            if self.set_blocked(tenant, None) {
                 let candidate = self.candidate(tenant);
                 self.ready.place(tenant, candidate);
                 news.push(tenant);
@@ -358,42 +359,9 @@ impl Queue {
         }
     }
 
-    /// When its ceiling lets a tenant's next turn begin, what it has launched included; none without a limit. That is
-    /// early by a slice: see [`Ceiling`].
-    pub(super) fn opens_ns(&self, place: &Place) -> Option<u64> {
-        let opens = |limit| place.ceiling.opens_ns(limit, place.unmeasured.ns(), self.slice_ns);
-        place.share.limit_permille.map(opens)
-    }
-
-    /// A tenant that wants is above its ceiling now: its turn would have to wait.
-    pub(super) fn block(&mut self, tenant: TenantId, now_ns: u64) {
-        let Some(place) = self.places.get(&tenant) else { return };
-        let Some(until_ns) = self.opens_ns(place).filter(|_| place.wants_since_ns.is_some()) else { return };
-        if until_ns <= now_ns {
-            return;
-        }
-        let place = self.places.get_mut(&tenant);
-        if let Some(old_ns) = place.and_then(|place| place.blocked_until_ns.replace(until_ns)) {
-            self.blocked.remove(&(old_ns, tenant));
-        }
-        self.blocked.insert((until_ns, tenant));
-        self.ready.place(tenant, None);
-    }
-
     /// When something here changes by itself.
     pub(super) fn timer_ns(&self) -> Option<u64> {
         [&self.lingering, &self.blocked].iter().filter_map(|set| set.first().map(|&(until_ns, _)| until_ns)).min()
-    }
-
-    /// Time that its limit kept from a tenant is not owed to it, beyond two slices: the others may use it. With one, a
-    /// tenant whose limit is close to its share would have less than either.
-    fn limit_credit(&mut self, tenant: TenantId) {
-        let credit_ns = 2 * self.slice_ns;
-        let Some(place) = self.places.get_mut(&tenant) else { return };
-        let clock = &mut self.clocks[place.share.priority as usize];
-        if place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX) {
-            place.account.limit_credit(clock, credit_ns);
-        }
     }
 
     pub(super) fn choose(&mut self) -> Option<TenantId> {
@@ -475,11 +443,9 @@ impl Queue {
     /// Puts a tenant where it belongs. Being blocked is found out when it is to be served, and ends with a change of
     /// what it wants.
     fn place(&mut self, tenant: TenantId) {
-        let Some(place) = self.places.get_mut(&tenant) else { return };
-        if (place.wants_since_ns.is_none() || place.share.limit_permille.is_none())
-            && let Some(until_ns) = place.blocked_until_ns.take()
-        {
-            self.blocked.remove(&(until_ns, tenant));
+        let Some(place) = self.places.get(&tenant) else { return };
+        if place.wants_since_ns.is_none() || place.share.limit_permille.is_none() {
+            self.set_blocked(tenant, None);
         }
         let candidate = self.candidate(tenant);
         self.ready.place(tenant, candidate);

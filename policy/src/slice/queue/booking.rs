@@ -24,18 +24,18 @@ impl Queue {
         // What others were kept from counts, also where it was no work; what was before all was forgiven does not.
         let used_ns = place.account.used_ns().saturating_sub(before_ns);
         let is_forgiven = began_ns.is_some_and(|began_ns| began_ns < place.account.forgiven_ns());
+        let now_ns = self.now_ns;
+        let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(used_ns.unsigned_abs()));
         if place.share.class == Class::Latency && !is_forgiven {
-            let (now_ns, most_ns) = (self.now_ns, 2 * self.parameters.slack_max_ns);
-            place.book_lead(self.own_times.at(place, now_ns), used_ns, most_ns);
+            let most_ns = 2 * self.parameters.slack_max_ns;
+            let clock = &self.clocks[place.share.priority as usize];
+            place.book_lead(clock, self.own_times.at(place, now_ns), used_ns, most_ns);
             match u64::try_from(used_ns) {
-                Ok(ns) => {
-                    let began_ns = began_ns.unwrap_or(now_ns.saturating_sub(ns));
-                    place.overdraft.charge(part_permille, (began_ns, now_ns), ns, most_ns);
-                }
+                Ok(ns) => place.overdraft.charge(part_permille, (began_ns, now_ns), ns, most_ns),
                 Err(_) => place.overdraft.correct(part_permille, used_ns.unsigned_abs()),
             }
         }
-        self.own_times.note_had(place.share.priority, used_ns);
+        self.own_times.note_had(place.share.priority, used_ns, (began_ns, now_ns));
         if place.account.is_active() && place.wants_since_ns.is_some() {
             self.place(tenant);
         }
