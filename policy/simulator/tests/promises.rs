@@ -237,6 +237,12 @@ fn who_rests_loses_nothing_by_when_the_other_one_rests(seed: u64) {
         // Of each 60 ms 10 alone and four fifths of 20, or more.
         first_has(&format!("both rest, from {start_ms} ms on"), &both, 433_333, seed);
     }
+    // Of the time in which the other one is above its limit it is entitled to no more than its part.
+    let limited = sharing(&[
+        tenant("batch", "0.5", "batch", "guaranteed", "steps = { work_us = 20000, rest_us = 5000 }"),
+        tenant("greedy", "0.5", "latency", "guaranteed", "limit = 0.65\non_off = { on_ms = 30, off_ms = 3 }"),
+    ]);
+    first_has("beside one with a limit", &limited, 1_000_000 * 20 / (40 + 5), seed);
     let below = sharing(&[
         tenant("batch", "0.3", "batch", "burst", "steps = { work_us = 20000, rest_us = 5000 }"),
         tenant("greedy", "0.3", "latency", "burst", "on_off = { on_ms = 30, off_ms = 3 }"),

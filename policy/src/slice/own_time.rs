@@ -1,4 +1,5 @@
-//! The time of one priority: in which any of its tenants is at work, without what higher priorities have had of it.
+//! The time of one priority: in which any of its tenants is at work, which is to say active and not above its ceiling, without what higher
+//! priorities have had of it.
 
 /// Weighted time is kept in this part of a nanosecond for each permille of weight.
 const SCALE: u128 = 1 << 20;
@@ -54,6 +55,7 @@ impl OwnTime {
         self.pass(now_ns);
         match (self.weight_permille, weight_permille) {
             (0, 1..) => self.since_ns = now_ns,
+            // What has not been taken off by then was another time's.
             (1.., 0) => self.taken_ns = 0,
             _ => {}
         }

@@ -444,7 +444,8 @@ impl Queue {
     /// what it wants.
     fn place(&mut self, tenant: TenantId) {
         let Some(place) = self.places.get(&tenant) else { return };
-        if place.wants_since_ns.is_none() || place.share.limit_permille.is_none() {
+        let may_be_blocked = place.wants_since_ns.is_some() && place.share.limit_permille.is_some();
+        if place.blocked_until_ns.is_some() && !may_be_blocked {
             self.set_blocked(tenant, None);
         }
         let candidate = self.candidate(tenant);

@@ -1,6 +1,6 @@
 //! Tenants that are above their ceilings.
 
-use super::super::TenantId;
+use super::super::{Class, TenantId};
 use super::{Place, Queue};
 
 impl Queue {
@@ -22,10 +22,13 @@ impl Queue {
         self.ready.place(tenant, None);
     }
 
-    /// Notes until when a tenant is above its ceiling, if it is. Whether it was: it does not count among those who are at work meanwhile,
-    /// since what it leaves is nobody's loss.
+    /// Notes until when a tenant is above its ceiling, if it is. Whether it was. It does not count among those who are at work meanwhile,
+    /// since what it leaves is nobody's loss; nor does it where what it has launched is on the device still.
     pub(super) fn set_blocked(&mut self, tenant: TenantId, until_ns: Option<u64>) -> bool {
         let Some(place) = self.places.get_mut(&tenant) else { return false };
+        if place.share.class == Class::Latency && place.blocked_until_ns.is_some() != until_ns.is_some() {
+            place.lead.settle(place.standing(self.own_times.at(place, self.now_ns)));
+        }
         let old_ns = std::mem::replace(&mut place.blocked_until_ns, until_ns);
         if let Some(old_ns) = old_ns {
             self.blocked.remove(&(old_ns, tenant));

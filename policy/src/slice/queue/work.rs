@@ -1,4 +1,5 @@
-//! When tenants begin to work and end, and what those of the latency class have had of that time.
+//! When tenants begin to work and end, and what those of the latency class have had of that time. At work is who is active and not above its
+//! ceiling.
 
 use super::super::lead::Standing;
 use super::super::own_time::{Moment, OwnTime};
@@ -25,9 +26,9 @@ impl OwnTimes {
         self.times[priority as usize + 1..].iter_mut().for_each(|time| time.take(ns, (began_ns, now_ns)));
     }
 
-    /// A tenant is above its ceiling, or no longer.
+    /// A tenant is above its ceiling, or no longer: with the share that it had when that was noted.
     pub(super) fn note_blocked(&mut self, share: &Share, is_blocked: bool) {
-        let (blocked, weight) = (&mut self.blocked[share.priority as usize], u64::from(share.weight_permille));
+        let (blocked, weight) = (&mut self.blocked[share.priority as usize], u64::from(share.weight_permille.max(1)));
         *blocked = if is_blocked { *blocked + weight } else { blocked.saturating_sub(weight) };
     }
 
@@ -74,7 +75,7 @@ impl Queue {
 }
 
 impl Place {
-    /// Whether nobody else of its priority is at work, to whom what it has could have gone.
+    /// Whether nobody else of its priority is active, now that it is told of, to whom what it has had could have gone.
     fn is_alone(&self, clock: &VirtualClock) -> bool {
         let mine = if self.account.is_active() { u64::from(self.share.weight_permille.max(1)) } else { 0 };
         clock.weight_sum() <= mine
@@ -91,6 +92,7 @@ impl Place {
     }
 
     pub(super) fn standing(&self, now: Moment) -> Standing {
-        Standing { now, weight_permille: self.share.weight_permille.max(1), is_at_work: self.account.is_active() }
+        let is_at_work = self.account.is_active() && self.blocked_until_ns.is_none();
+        Standing { now, weight_permille: self.share.weight_permille.max(1), is_at_work }
     }
 }
