@@ -2,7 +2,6 @@
 
 use super::waits::{EVENT, wait_for_this};
 use super::*;
-use std::sync::mpsc::channel;
 
 /// A process that nobody else shares its GPU with.
 fn sole_process() -> (&'static Process, &'static Slot) {
@@ -144,26 +143,33 @@ fn what_another_thread_launches_shows_nothing() {
     let _order = one_at_a_time();
     let (process, slot) = sole_process();
     process.estimates.put(KERNEL, 20 * US);
-    let ((order, orders), (done, ends)) = (channel(), channel());
+    // Whose turn it is: of the thread that launches where it is odd. A checker of threads does not see into channels.
+    let turn = AtomicU32::new(0);
+    let until_turn = |its: u32| {
+        while turn.load(Ordering::Acquire) != its {
+            std::thread::yield_now();
+        }
+    };
     let looks: u64 = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            for () in orders {
+        let launcher = scope.spawn(|| {
+            for its in (1..200).step_by(2) {
+                until_turn(its);
                 (0..3).for_each(|_| _ = launch(process, KERNEL, 20 * US));
                 process.note_record(EVENT);
                 (0..3).for_each(|_| _ = launch(process, KERNEL, 20 * US));
-                done.send(()).unwrap();
+                turn.store(its + 1, Ordering::Release);
             }
         });
-        let round = |_| {
-            order.send(()).unwrap();
-            ends.recv().unwrap();
+        let round = |its: u32| {
+            turn.store(its, Ordering::Release);
+            until_turn(its + 1);
             launch_on(process, OTHER, KERNEL, US);
             let asked = DEVICE.lock().questions;
             wait_for_this(process, EVENT, 60 * US);
             u64::from(DEVICE.lock().questions > asked)
         };
-        let looks = (0..100).map(round).sum();
-        drop(order);
+        let looks = (1..200).step_by(2).map(round).sum();
+        launcher.join().unwrap();
         looks
     });
     assert!(looks > 95, "{looks} of 100 waits were followed by a look");
