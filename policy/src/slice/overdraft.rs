@@ -1,5 +1,5 @@
-//! What a latency tenant has had beyond its share lately. What it owes to others is forgotten with them, as soon as they rest for a
-//! moment; this is not.
+//! What a latency tenant has had beyond its share lately, as if all who have joined wanted theirs. Whether it may run far ahead goes by
+//! that; what it owes and has been forgotten is in `lead.rs`.
 
 /// A bucket that its share empties, whoever is beside it. Time without work is not saved up.
 #[derive(Clone, Copy, Debug, Default)]

@@ -20,7 +20,7 @@ from .work import Works
 
 BUCKET_NS = 100_000_000
 # So many slices of a tenant with a ceiling, at least, say how much it does in each.
-CYCLES = 4
+SLICES = 4
 # The end of a wait for a moment, in which the clock is looked at all the time.
 POLLED_NS = 2_000_000
 
@@ -284,12 +284,12 @@ def rate_of_slices(ends):
     likes has one slice more or less. None of one that has few pauses."""
     gaps = [later - end for end, later in zip(ends, ends[1:])]
     ordered = sorted(gaps)
-    if len(gaps) <= CYCLES:
+    if len(gaps) <= SLICES:
         return None
     # Not what the host delays, which is in the middle of a slice.
-    least = max(2 * ordered[len(gaps) // 2], ordered[-CYCLES - 1] / 2)
+    least = max(2 * ordered[len(gaps) // 2], ordered[-SLICES - 1] / 2)
     firsts = [index + 1 for index, gap in enumerate(gaps) if gap > least]
-    if len(firsts) <= CYCLES:
+    if len(firsts) <= SLICES:
         return None
     return (firsts[-1] - firsts[0]) * 1e9 / (ends[firsts[-1]] - ends[firsts[0]])
 
