@@ -172,17 +172,20 @@ impl Requests {
         }
     }
 
-    /// It has had work on a GPU.
-    pub fn worked(&mut self, start_ns: u64, end_ns: u64) {
+    /// It has had work on a GPU, before which it stood from `queued_ns` on.
+    pub fn worked(&mut self, queued_ns: u64, start_ns: u64, end_ns: u64) {
         if end_ns <= self.last_end_ns {
             return;
         }
-        let start_ns = start_ns.max(self.last_end_ns);
-        let its = self.under_way.get_or_insert_with(|| UnderWay::since(start_ns));
-        its.began_ns = its.began_ns.min(start_ns);
+        let (queued_ns, start_ns) = (queued_ns.max(self.last_end_ns), start_ns.max(self.last_end_ns));
+        let its = self.under_way.get_or_insert_with(|| UnderWay::since(queued_ns));
+        its.began_ns = its.began_ns.min(queued_ns);
         its.worked_until_ns = its.worked_until_ns.max(Some(end_ns));
         if let Some(stand) = its.stands.last_mut().filter(|stand| stand.begun_ns.is_none() && stand.to_ns < end_ns) {
             stand.begun_ns = Some(start_ns.max(stand.to_ns));
+        } else if queued_ns < start_ns && its.stands.len() < STANDS {
+            // Its gate was open all the time.
+            its.stands.push(Stand { from_ns: queued_ns, to_ns: queued_ns, begun_ns: Some(start_ns), wait: Wait::Turn });
         }
     }
 
@@ -235,16 +238,29 @@ mod tests {
     }
 
     #[test]
+    fn what_stands_before_the_gpu_behind_an_open_gate_is_others_doing() {
+        let mut requests = Requests::default();
+        requests.worked(100, 130, 150);
+        requests.worked(150, 150, 160);
+        requests.idle();
+        let timing = requests.take_ended(1000).unwrap().timing(|from_ns, to_ns| {
+            let overlap = |begin: u64, end: u64| end.min(to_ns).saturating_sub(begin.max(from_ns));
+            Use { busy_ns: overlap(130, 160), charged_ns: overlap(130, 160), others_ns: overlap(90, 125) }
+        });
+        assert_eq!(timing, Timing { length_ns: 60, others_ns: 25, share_ns: 0 });
+    }
+
+    #[test]
     fn a_request_lies_between_two_times_of_nothing_to_do() {
         let mut requests = Requests::default();
         requests.wants(100, 0, Wait::Turn);
         requests.wants(105, 0, Wait::Turn);
         requests.opened(130);
-        requests.worked(120, 129);
-        requests.worked(135, 150);
-        requests.worked(155, 165);
+        requests.worked(120, 120, 129);
+        requests.worked(135, 135, 150);
+        requests.worked(155, 155, 165);
         requests.idle();
-        requests.worked(200, 240);
+        requests.worked(200, 200, 240);
         requests.idle();
         let work = &[(135, 150, false), (155, 165, false), (200, 240, true)];
         assert_eq!(
@@ -260,14 +276,14 @@ mod tests {
     #[test]
     fn what_it_launched_before_is_no_wait_and_its_share_and_its_ceiling_are_nobody_elses() {
         let mut requests = Requests::default();
-        requests.worked(100, 110);
+        requests.worked(100, 100, 110);
         requests.wants(105, 0, Wait::Turn);
-        requests.worked(110, 120);
+        requests.worked(110, 110, 120);
         requests.opened(140);
-        requests.worked(140, 150);
+        requests.worked(140, 140, 150);
         requests.wants(150, 170, Wait::Share);
         requests.opened(200);
-        requests.worked(200, 210);
+        requests.worked(200, 200, 210);
         requests.idle();
         let work = &[(100, 120, false), (140, 150, false), (200, 210, false)];
         let its = timing(&mut requests, work);
@@ -286,7 +302,7 @@ mod tests {
         requests.wants(180, 0, Wait::Turn);
         assert!(requests.is_standing());
         requests.opened(190);
-        requests.worked(190, 200);
+        requests.worked(190, 190, 200);
         requests.idle();
         let its = timing(&mut requests, &[(190, 200, false)]);
         assert_eq!((its.length_ns, its.share_ns), (100, 20));
@@ -300,25 +316,25 @@ mod tests {
         requests.idle();
         requests.wants(200, 0, Wait::Turn);
         requests.opened(210);
-        requests.worked(210, 220);
+        requests.worked(210, 210, 220);
         requests.forget(230);
         // What was under way goes on, and what comes to the gate meanwhile stands there for long.
-        requests.worked(225, 240);
+        requests.worked(225, 225, 240);
         requests.idle();
         requests.wants(300, 0, Wait::Turn);
         requests.forget(9000);
         requests.opened(9000);
-        requests.worked(9000, 9010);
+        requests.worked(9000, 9000, 9010);
         requests.idle();
         assert_eq!(requests.take_ended(u64::MAX), None);
-        requests.worked(9020, 9030);
+        requests.worked(9020, 9020, 9030);
         requests.idle();
         assert_eq!(requests.take_ended(9030), None, "it is looked at later");
         assert_eq!(requests.take_ended(9031).map(|its| (its.began_ns(), its.ended_ns)), Some((9020, 9030)));
-        requests.worked(9040, 9050);
+        requests.worked(9040, 9040, 9050);
         requests.idle();
         requests.begin_anew(9100);
-        requests.worked(9090, 9110);
+        requests.worked(9090, 9090, 9110);
         requests.idle();
         assert_eq!(requests.take_ended(u64::MAX), None, "neither what was before, nor what began then");
     }
@@ -330,7 +346,7 @@ mod tests {
         requests.opened(110);
         requests.wants(120, 150, Wait::Turn);
         requests.opened(150);
-        requests.worked(150, 160);
+        requests.worked(150, 150, 160);
         requests.idle();
         let its = timing(&mut requests, &[(150, 160, false)]);
         assert_eq!((its.length_ns, its.others_ns), (60, 10));
@@ -340,16 +356,16 @@ mod tests {
     fn floods_are_bounded() {
         let mut requests = Requests::default();
         for number in 0..5000 {
-            requests.worked(10 * number, 10 * number + 5);
+            requests.worked(10 * number, 10 * number, 10 * number + 5);
             requests.idle();
         }
         assert_eq!(std::iter::from_fn(|| requests.take_ended(u64::MAX)).count(), ENDED);
-        requests.worked(60_000, 60_001);
+        requests.worked(60_000, 60_000, 60_001);
         (0..500).for_each(|number| {
             requests.wants(60_001 + 10 * number, 0, Wait::Turn);
             requests.opened(60_005 + 10 * number);
         });
-        requests.worked(70_000, 70_001);
+        requests.worked(70_000, 70_000, 70_001);
         requests.idle();
         let long = requests.take_ended(u64::MAX).unwrap();
         assert_eq!(long.stands.len(), STANDS);

@@ -2,15 +2,17 @@
 //!
 //! A burst is a stretch of time in which one context of one tenant had work on the device. The hardware slices time
 //! between contexts that have work, so a moment `dt` in which tenant `i` has `k_i` such contexts costs it
-//! `dt * k_i / sum k`. Bursts are reported in any order and late; each one changes what the others that overlap it
+//! `dt * k_i / sum k`. One that has stood before the device has a time slice of it to itself when it comes onto it. Bursts are reported in any order and late; each one changes what the others that overlap it
 //! have to pay, and the timeline answers with those changes.
 
 mod segment;
+mod time_slice;
 
 use std::collections::BTreeMap;
 
 use crate::TenantId;
-use segment::Segment;
+use segment::{Holder, Segment};
+use time_slice::TimeSlice;
 
 /// One measured burst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +112,7 @@ pub struct Timeline {
     /// By start.
     window: BTreeMap<u64, Segment>,
     past: BTreeMap<TenantId, Past>,
+    time_slice: TimeSlice,
 }
 
 /// What is remembered of one tenant.
@@ -135,7 +138,14 @@ impl Timeline {
     /// An empty timeline.
     #[must_use]
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, newest_ns: 0, settled_ns: 0, window: BTreeMap::new(), past: BTreeMap::new() }
+        Self {
+            bounds,
+            newest_ns: 0,
+            settled_ns: 0,
+            window: BTreeMap::new(),
+            past: BTreeMap::new(),
+            time_slice: TimeSlice::default(),
+        }
     }
 
     /// Forgets what is remembered of `tenant` alone; what it shared with others stays.
@@ -149,6 +159,27 @@ impl Timeline {
     /// lies before the horizon is charged in full, because who else ran then is no longer known, but only from the end
     /// of the tenant's latest burst on: nobody can report the same past again and again.
     pub fn add(&mut self, now_ns: u64, burst: Burst, deltas: &mut Vec<Delta>) -> Entered {
+        self.enter(now_ns, burst, 0, deltas)
+    }
+
+    /// The same of a burst that stood before the device while others were on it, from `queued_ns` on, and begins when it came onto
+    /// it: for a time slice of the hardware it has the device to itself, whoever else has work. How long it stood there while others
+    /// had work, as far as they have reported it.
+    pub fn add_arrival(
+        &mut self,
+        now_ns: u64,
+        burst: Burst,
+        queued_ns: u64,
+        deltas: &mut Vec<Delta>,
+    ) -> (Entered, u64) {
+        let waited_ns = self.use_of(burst.tenant, queued_ns, burst.start_ns.min(now_ns)).others_ns;
+        self.time_slice.note_wait(now_ns, waited_ns);
+        // Also where nobody is known to have been there: whoever had to leave the device for it reports that when he is done.
+        (self.enter(now_ns, burst, self.time_slice.least_ns(), deltas), waited_ns)
+    }
+
+    /// Of a burst that has the device to itself for the first `alone_ns`.
+    fn enter(&mut self, now_ns: u64, burst: Burst, alone_ns: u64, deltas: &mut Vec<Delta>) -> Entered {
         self.settle(now_ns);
         self.bound_segments();
         if burst.start_ns > burst.end_ns {
@@ -168,7 +199,7 @@ impl Timeline {
         let unknown = start.max(past.charged_until_ns);
         past.charged_until_ns = end.max(past.charged_until_ns);
         let most_effort = EFFORT.saturating_sub(past.effort);
-        let covered = self.cover(burst, start.max(self.settled_ns), end, most_effort, deltas);
+        let covered = self.cover(burst, (start.max(self.settled_ns), end), alone_ns, most_effort, deltas);
         // Before what is remembered, and behind what it was worth to look at.
         let alone_ns = length(unknown, end.min(self.settled_ns)) + length(unknown.max(covered.to_ns), end);
         segment::charge(deltas, burst.tenant, alone_ns);
@@ -194,7 +225,7 @@ impl Timeline {
         for (&begin_ns, segment) in before.into_iter().chain(self.window.range(from_ns..to_ns.max(from_ns))) {
             let length_ns = segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns));
             let (own, all) = segment.part_of(tenant);
-            if own > 0 {
+            if segment.holds(tenant) {
                 sum.busy_ns += length_ns;
                 sum.charged_ns += u64::try_from(u128::from(length_ns) * own / all).unwrap_or(length_ns);
             } else {
@@ -216,14 +247,25 @@ impl Timeline {
         self.window.len()
     }
 
-    /// Marks `[start, end)` as used by the burst's context, or as much of it as may be looked at.
-    fn cover(&mut self, burst: Burst, start: u64, end: u64, most_effort: usize, deltas: &mut Vec<Delta>) -> Covered {
+    /// Marks a stretch as used by the burst's context, the first `alone_ns` of the burst by it alone, or as much of that as may be
+    /// looked at.
+    fn cover(
+        &mut self,
+        burst: Burst,
+        (start, end): (u64, u64),
+        alone_ns: u64,
+        most_effort: usize,
+        deltas: &mut Vec<Delta>,
+    ) -> Covered {
         let (mut at, mut busy_ns, mut effort) = (start, 0, 0);
+        let alone_until = burst.start_ns.saturating_add(alone_ns).clamp(start, end.max(start));
         if start < end && most_effort > 0 {
-            self.cut(start, deltas);
-            self.cut(end, deltas);
+            [start, alone_until, end].into_iter().for_each(|border| self.cut(border, deltas));
         }
         while at < end && effort < most_effort {
+            let arrives = at < alone_until;
+            let end = if arrives { alone_until } else { end };
+            let holder = Holder { tenant: burst.tenant, context: burst.context, arrives };
             effort += 1;
             match self.window.range_mut(at..end).next() {
                 Some((&begin, segment)) if begin == at => {
@@ -231,14 +273,14 @@ impl Timeline {
                     if !segment.holds(burst.tenant) {
                         busy_ns += length(at, segment.end_ns);
                     }
-                    segment.enter(at, burst.tenant, burst.context, deltas);
+                    segment.enter(at, holder, deltas);
                     at = segment.end_ns;
                 }
                 next => {
                     let stop = next.map_or(end, |(&begin, _)| begin);
                     segment::charge(deltas, burst.tenant, length(at, stop));
                     busy_ns += length(at, stop);
-                    self.window.insert(at, Segment::new(stop, burst.tenant, burst.context));
+                    self.window.insert(at, Segment::new(stop, holder));
                     at = stop;
                 }
             }

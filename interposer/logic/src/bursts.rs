@@ -67,7 +67,7 @@ struct Burst {
     opened_ns: u64,
     /// When the program last went on with it; at first, when it was opened. What was before has been told.
     resumed_ns: u64,
-    /// Whether work stood before it on its stream then.
+    /// Whether work stood before it on its stream then, or may have on the device.
     is_behind: bool,
     /// Its first launch.
     work: Option<Work>,
@@ -127,6 +127,9 @@ pub struct Grant {
     pub expectation: Expectation,
     /// Expected cost of all launches that it may hold; none when the first is to be its only one.
     pub credit_ns: Option<u32>,
+    /// Whether it is the first behind its gate: others may be on the device still, and how long it stands before that is only to be had
+    /// from events.
+    pub is_first: bool,
 }
 
 /// What became of a burst's credit.
@@ -270,7 +273,7 @@ impl Bursts {
         let is_in_use =
             |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
         self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
-        let is_behind = self.is_occupied(spot.context, spot.stream);
+        let is_behind = grant.is_first || self.is_occupied(spot.context, spot.stream);
         let index = self.place_for(driver, spot.context)?;
         let burst = &mut self.table[index];
         let recorded = driver.record(burst.start, spot.stream);

@@ -242,11 +242,15 @@ impl Client {
     /// Learns from a burst that ended at `end_ns` and writes it into its report.
     fn finish(&mut self, issued: &Issued, end_ns: u64) {
         let (tenant, context) = (self.tenant, self.context.0);
-        // While somebody else is on the device, the marker of the start waits for its turn like a kernel; but the
-        // context has work, and competes, from the moment on at which it was issued or the burst before it ended.
-        let start_ns = issued.issued_ns.max(self.last_end_ns).min(issued.start_ns);
+        // While somebody else is on the device, the marker of the start waits for its turn like a kernel: from the moment on at which
+        // it was issued or the burst before it ended.
+        let (queued_ns, start_ns) = (issued.issued_ns.max(self.last_end_ns), issued.start_ns);
         self.last_end_ns = end_ns;
-        self.unreported.push(Input::Burst { tenant, context, start_ns, end_ns });
+        self.unreported.push(if queued_ns < start_ns {
+            Input::Arrival { tenant, context, queued_ns, start_ns, end_ns }
+        } else {
+            Input::Burst { tenant, context, start_ns, end_ns }
+        });
         let measured_ns = (end_ns - issued.start_ns) / issued.kernels;
         let known_ns = self.kernel_estimate_ns.unwrap_or(measured_ns);
         self.kernel_estimate_ns = Some((known_ns * 7 + measured_ns) / 8);

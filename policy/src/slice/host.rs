@@ -105,6 +105,11 @@ impl HostScheduler {
 
     /// A context of a tenant had work on one GPU.
     pub fn burst(&mut self, now_ns: u64, server: usize, burst: Burst, commands: &mut Vec<Command>) {
+        self.arrival(now_ns, server, burst, burst.start_ns, commands);
+    }
+
+    /// The same where it stood before that GPU from `queued_ns` on.
+    pub fn arrival(&mut self, now_ns: u64, server: usize, burst: Burst, queued_ns: u64, commands: &mut Vec<Command>) {
         self.now_ns = self.now_ns.max(now_ns);
         if !self.servers_of(burst.tenant).contains(server) {
             return;
@@ -114,7 +119,12 @@ impl HostScheduler {
         for other in self.servers_of(tenant).iter().filter(|&other| other != server) {
             self.servers[other].hear(tenant, end_ns.min(self.now_ns));
         }
-        self.take(server, Input::Burst { tenant, context, start_ns, end_ns }, commands);
+        let input = if queued_ns < start_ns {
+            Input::Arrival { tenant, context, queued_ns, start_ns, end_ns }
+        } else {
+            Input::Burst { tenant, context, start_ns, end_ns }
+        };
+        self.take(server, input, commands);
         self.settle(ServerSet::one(server), commands);
     }
 
@@ -392,6 +402,7 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         | Input::Idle { tenant }
         | Input::Excuse { tenant }
         | Input::Burst { tenant, .. }
+        | Input::Arrival { tenant, .. }
         | Input::FirstLaunch { tenant, .. } => Some(tenant),
         Input::Away | Input::Pass => None,
     }

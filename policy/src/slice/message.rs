@@ -108,6 +108,19 @@ pub enum Input {
         /// End of the burst.
         end_ns: u64,
     },
+    /// The same of one that stood before the device first, because others were on it.
+    Arrival {
+        /// Who.
+        tenant: TenantId,
+        /// Which context, unique within the tenant.
+        context: u64,
+        /// From when on it stood there.
+        queued_ns: u64,
+        /// When its first work came onto the device.
+        start_ns: u64,
+        /// End of the burst.
+        end_ns: u64,
+    },
     /// A closed gate was opened, and so much later the first launch behind it happened. Not sent for a renewal.
     FirstLaunch {
         /// Who.

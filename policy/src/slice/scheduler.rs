@@ -261,7 +261,10 @@ impl SliceScheduler {
                 self.listen_to(tenant);
             }
             Input::Burst { tenant, context, start_ns, end_ns } => {
-                self.charge(Burst { tenant, context, start_ns, end_ns });
+                self.charge(Burst { tenant, context, start_ns, end_ns }, start_ns);
+            }
+            Input::Arrival { tenant, context, queued_ns, start_ns, end_ns } => {
+                self.charge(Burst { tenant, context, start_ns, end_ns }, queued_ns);
             }
             Input::FirstLaunch { tenant, after_open_ns } => {
                 if self.queue.get(tenant).is_some() {
@@ -337,7 +340,7 @@ impl SliceScheduler {
         }
     }
 
-    fn charge(&mut self, mut burst: Burst) {
+    fn charge(&mut self, mut burst: Burst, queued_ns: u64) {
         let Some(joined_ns) = self.queue.get(burst.tenant).map(|place| place.account.joined_ns()) else { return };
         self.at_work.note(burst.tenant, self.now_ns);
         if burst.start_ns < joined_ns {
@@ -350,7 +353,11 @@ impl SliceScheduler {
         let ended_ns = burst.end_ns.min(self.now_ns);
         let length_ns = ended_ns.saturating_sub(began_ns);
         let before_ns = self.period_start_ns.saturating_sub(began_ns).min(length_ns);
-        let Entered { verdict, busy_ns, .. } = self.timeline.add(self.now_ns, burst, &mut deltas);
+        let (Entered { verdict, busy_ns, .. }, waited_ns) = if queued_ns < burst.start_ns {
+            self.timeline.add_arrival(self.now_ns, burst, queued_ns, &mut deltas)
+        } else {
+            (self.timeline.add(self.now_ns, burst, &mut deltas), 0)
+        };
         if verdict != Verdict::Accepted {
             self.doubtful_bursts += 1;
         }
@@ -371,11 +378,16 @@ impl SliceScheduler {
             });
         }
         self.deltas = deltas;
+        // While others were known to be on the device it did not keep that from them. Whoever holds his gate open with work that does
+        // not begin has paused.
+        if waited_ns > 0 {
+            self.note_work(burst.tenant, (queued_ns, began_ns), waited_ns);
+        }
         self.note_work(burst.tenant, (began_ns, ended_ns), busy_ns);
         self.observe(burst);
     }
 
-    /// A stretch of time of which `busy_ns` are now known to have been work of `tenant` was no pause.
+    /// A stretch of time of which `busy_ns` are now known to have been work of `tenant`, or to have been others', was no pause.
     fn note_work(&mut self, tenant: TenantId, (begin_ns, end_ns): (u64, u64), busy_ns: u64) {
         let mut news_ns = busy_ns;
         self.queue.note(tenant, |place| news_ns = place.excused.report(begin_ns, end_ns, busy_ns));

@@ -13,34 +13,55 @@ pub(super) struct Segment {
     /// First nanosecond after it.
     pub(super) end_ns: u64,
     /// Contexts with work, by tenant, each once.
-    holders: Vec<(TenantId, u64)>,
+    holders: Vec<Holder>,
+}
+
+/// A context that has work.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Holder {
+    pub(super) tenant: TenantId,
+    /// Unique within the tenant.
+    pub(super) context: u64,
+    /// It has just come onto the device: the others wait until its time slice is over.
+    pub(super) arrives: bool,
+}
+
+impl Holder {
+    fn key(&self) -> (TenantId, u64) {
+        (self.tenant, self.context)
+    }
 }
 
 impl Segment {
-    pub(super) fn new(end_ns: u64, tenant: TenantId, context: u64) -> Self {
-        Self { end_ns, holders: vec![(tenant, context)] }
+    pub(super) fn new(end_ns: u64, holder: Holder) -> Self {
+        Self { end_ns, holders: vec![holder] }
     }
 
-    /// Whether a context of the tenant is among those that share the segment.
+    /// Whether a context of the tenant has work in the segment.
     pub(super) fn holds(&self, tenant: TenantId) -> bool {
-        self.holders.iter().any(|(holder, _)| *holder == tenant)
+        self.holders.iter().any(|holder| holder.tenant == tenant)
     }
 
-    /// How many of the contexts that share the segment are the tenant's, and how many there are.
+    /// Those who have the device: who has just come onto it, if anybody has, or else all.
+    fn payers(&self) -> impl Iterator<Item = &Holder> {
+        let arrives = self.holders.iter().any(|holder| holder.arrives);
+        self.holders.iter().filter(move |holder| holder.arrives == arrives)
+    }
+
+    /// How many of the contexts that have the device are the tenant's, and how many there are.
     pub(super) fn part_of(&self, tenant: TenantId) -> (u128, u128) {
-        let own = self.holders.iter().filter(|(holder, _)| *holder == tenant).count();
-        (own as u128, self.holders.len() as u128)
+        self.payers().fold((0, 0), |(own, all), holder| (own + u128::from(holder.tenant == tenant), all + 1))
     }
 
     /// Adds a context to those that share the segment, unless its tenant has enough there.
-    pub(super) fn enter(&mut self, start_ns: u64, tenant: TenantId, context: u64, deltas: &mut Vec<Delta>) {
-        if let Err(place) = self.holders.binary_search(&(tenant, context)) {
-            let own = self.holders.chunk_by(|a, b| a.0 == b.0).find(|of_one| of_one[0].0 == tenant);
-            if own.is_some_and(|own| own.len() >= CONTEXTS) {
+    pub(super) fn enter(&mut self, start_ns: u64, holder: Holder, deltas: &mut Vec<Delta>) {
+        if let Err(place) = self.holders.binary_search_by_key(&holder.key(), Holder::key) {
+            let of_tenant = self.holders.iter().filter(|other| other.tenant == holder.tenant);
+            if of_tenant.count() >= CONTEXTS {
                 return;
             }
             self.settle(start_ns, -1, deltas);
-            self.holders.insert(place, (tenant, context));
+            self.holders.insert(place, holder);
             self.settle(start_ns, 1, deltas);
         }
     }
@@ -68,13 +89,11 @@ impl Segment {
     /// Charges (`sign` 1) or returns (-1) the segment's length, split by contexts.
     fn settle(&self, start_ns: u64, sign: i64, deltas: &mut Vec<Delta>) {
         let total = i128::from(length(start_ns, self.end_ns));
-        let contexts = self.holders.len() as i128;
+        let contexts = self.payers().count() as i128;
         let mut paid = 0;
-        let mut counted = 0;
-        for of_one in self.holders.chunk_by(|a, b| a.0 == b.0) {
-            counted += of_one.len() as i128;
+        for (counted, holder) in (1..).zip(self.payers()) {
             let due = i64::try_from(total * counted / contexts).unwrap_or(i64::MAX);
-            charge(deltas, of_one[0].0, sign * (due - paid));
+            charge(deltas, holder.tenant, sign * (due - paid));
             paid = due;
         }
     }

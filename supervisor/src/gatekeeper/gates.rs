@@ -274,8 +274,8 @@ impl Gates {
 
     /// Feeds what has been collected, the charges first.
     fn hear(&mut self) {
-        for (gpu, burst) in self.heard.bursts.drain(..) {
-            self.scheduler.burst(clock::now_ns(), gpu, burst, &mut self.commands);
+        for (gpu, burst, queued_ns) in self.heard.bursts.drain(..) {
+            self.scheduler.arrival(clock::now_ns(), gpu, burst, queued_ns, &mut self.commands);
         }
         for input in self.heard.inputs.drain(..) {
             let now_ns = clock::now_ns();

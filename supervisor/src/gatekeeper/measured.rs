@@ -51,12 +51,12 @@ impl Measured {
         self.requests.opened(now_ns);
     }
 
-    /// It has reported a burst, which is believed as far as it is charged.
-    pub fn worked(&mut self, now_ns: u64, (start_ns, end_ns): (u64, u64)) {
+    /// It has reported a burst, which is believed as far as it is charged, and stood before the GPU from `queued_ns` on.
+    pub fn worked(&mut self, now_ns: u64, queued_ns: u64, (start_ns, end_ns): (u64, u64)) {
         if start_ns <= end_ns && start_ns < now_ns {
             let end_ns = end_ns.min(now_ns);
-            let longest_ns = Bounds::default().longest_burst_ns;
-            self.requests.worked(start_ns.max(end_ns.saturating_sub(longest_ns)), end_ns);
+            let earliest_ns = end_ns.saturating_sub(Bounds::default().longest_burst_ns);
+            self.requests.worked(queued_ns.max(earliest_ns), start_ns.max(earliest_ns), end_ns);
         }
     }
 
@@ -123,9 +123,9 @@ mod tests {
             scheduler.burst(now_ns, gpu, burst, &mut commands);
         };
         let mut measured = Measured::new(0, Some(20 * MS));
-        measured.worked(S + 24 * MS, (S, S + 24 * MS));
-        measured.worked(S, (S + 30 * MS, S + 40 * MS));
-        measured.worked(S + 40 * MS, (S + 40 * MS, S + 30 * MS));
+        measured.worked(S + 24 * MS, S, (S, S + 24 * MS));
+        measured.worked(S, S + 30 * MS, (S + 30 * MS, S + 40 * MS));
+        measured.worked(S + 40 * MS, S + 40 * MS, (S + 40 * MS, S + 30 * MS));
         measured.idle();
         burst(S + 24 * MS, 1, 0, S, S + 12 * MS);
         burst(S + 24 * MS, 1, 1, S, S + 24 * MS);
@@ -142,7 +142,7 @@ mod tests {
             "what cannot have been is not believed: {figures:?}"
         );
         measured.begin_anew(4 * S);
-        measured.worked(5 * S, (3 * S + 30 * MS, 3 * S + 31 * MS));
+        measured.worked(5 * S, 3 * S + 30 * MS, (3 * S + 30 * MS, 3 * S + 31 * MS));
         measured.idle();
         settle(&mut measured, 9 * S);
         assert_eq!(measured.figures(9 * S).all, 1, "that was before");

@@ -21,8 +21,8 @@ struct Seen {
 /// What has been read from reports and not yet fed to the schedulers.
 #[derive(Default)]
 pub struct Heard {
-    /// Measured bursts by GPU of this host.
-    pub bursts: Vec<(usize, Burst)>,
+    /// Measured bursts by GPU of this host, and from when on each stood before that.
+    pub bursts: Vec<(usize, Burst, u64)>,
     /// Measured hand-offs.
     pub inputs: Vec<Input>,
 }
@@ -205,10 +205,13 @@ impl Tenant {
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);
                 told_ns = end_ns.saturating_sub(start_ns).saturating_add(told_ns);
+                let tag = slot.burst_tag(number);
+                let begun_ns = start_ns.saturating_add(tag.queued_ns()).clamp(start_ns, end_ns.max(start_ns));
                 if let Some(measured) = &mut self.measured {
-                    measured.worked(now_ns, (start_ns, end_ns));
+                    measured.worked(now_ns, start_ns, (begun_ns, end_ns));
                 }
-                heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(number), (start_ns, end_ns)));
+                let (gpu, burst) = burst_of(self.id, &self.gpus, index, tag, (begun_ns, end_ns));
+                heard.bursts.push((gpu, burst, start_ns));
             }
             // The ring turned over between two looks: what it no longer shows is charged just before the rest.
             let lost_ns = total_ns.saturating_sub(seen.burst_total_ns).saturating_sub(told_ns);
@@ -216,9 +219,10 @@ impl Tenant {
                 let end_ns = slot.burst(first).0;
                 let start_ns = end_ns.saturating_sub(lost_ns);
                 if let Some(measured) = &mut self.measured {
-                    measured.worked(now_ns, (start_ns, end_ns));
+                    measured.worked(now_ns, start_ns, (start_ns, end_ns));
                 }
-                heard.bursts.push(burst_of(self.id, &self.gpus, index, slot.burst_tag(first), (start_ns, end_ns)));
+                let (gpu, burst) = burst_of(self.id, &self.gpus, index, slot.burst_tag(first), (start_ns, end_ns));
+                heard.bursts.push((gpu, burst, start_ns));
             }
             // A count that goes backward is a lie or a truncated file; either way start from what it says now.
             (seen.burst_count, seen.burst_total_ns) = (count, total_ns);

@@ -132,15 +132,16 @@ impl Bursts {
         let measured_ns = length_ns.map(|length_ns| (length_ns.max(0) as u64).saturating_sub(told_ns));
         let length_ns = measured_ns.unwrap_or(0);
         let last_end_ns = &mut self.last_ends_ns[burst.tag.gpu() % GPUS];
-        // While another process is on the device, the start event waits for its turn like a kernel; but the context
-        // has work, and competes, from the moment on at which it was issued or what was before it ended.
+        // While another process is on the device, the start event waits for its turn like a kernel: from the moment on at which it was
+        // issued or what was before it ended.
         let competing_ns = burst.resumed_ns.max(*last_end_ns);
         // Without an anchor it is taken to have begun then.
         let placed_ns =
             placed_ns.or(measured_ns.map(|length_ns| competing_ns + length_ns)).unwrap_or(now_ns).min(now_ns);
-        let start_ns = placed_ns.saturating_sub(length_ns).min(competing_ns);
+        let begun_ns = placed_ns.saturating_sub(length_ns);
+        let start_ns = begun_ns.min(competing_ns);
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
-        place.publish(burst.tag, start_ns, placed_ns, burst.launches);
+        place.publish(burst.tag.after_queue(begun_ns - start_ns), start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         if burst.launches > 0
             && let Some(work) = burst.work

@@ -87,7 +87,9 @@ fn until_idle(slot: &Slot) {
 /// The tags of all bursts so far, oldest first.
 fn tags(slot: &Slot) -> Vec<BurstTag> {
     let count = slot.burst_count.load(Ordering::Acquire) as usize;
-    slot.burst_tags[..count].iter().map(|tag| BurstTag(tag.load(Ordering::Relaxed))).collect()
+    let tags = slot.burst_tags[..count].iter().map(|tag| BurstTag(tag.load(Ordering::Relaxed)));
+    // However long they stood before the device.
+    tags.map(|tag| BurstTag::new(tag.gpu() as u8, tag.context())).collect()
 }
 
 #[test]

@@ -104,9 +104,9 @@ impl Charged {
         }
     }
 
-    fn charge(&mut self, now_ns: u64, burst: Burst) {
+    fn charge(&mut self, now_ns: u64, burst: Burst, queued_ns: u64) {
         let mut deltas = Vec::new();
-        self.timeline.add(now_ns, burst, &mut deltas);
+        self.timeline.add_arrival(now_ns, burst, queued_ns, &mut deltas);
         for delta in deltas {
             let scaled = i128::from(delta.ns) * SCALE;
             if self.rule == Rule::Stride {
@@ -185,7 +185,10 @@ impl Gatekeeper for Charged {
                 self.end_turn_of(tenant, commands);
             }
             Input::Burst { tenant, context, start_ns, end_ns } => {
-                self.charge(now_ns, Burst { tenant, context, start_ns, end_ns });
+                self.charge(now_ns, Burst { tenant, context, start_ns, end_ns }, start_ns);
+            }
+            Input::Arrival { tenant, context, queued_ns, start_ns, end_ns } => {
+                self.charge(now_ns, Burst { tenant, context, start_ns, end_ns }, queued_ns);
             }
             _ => {}
         }

@@ -137,7 +137,8 @@ impl Gatekeeper for ExclusiveToken {
                     self.give_back(commands);
                 }
             }
-            Input::Burst { tenant, start_ns, end_ns, .. } => {
+            Input::Burst { tenant, start_ns, end_ns, .. }
+            | Input::Arrival { tenant, queued_ns: start_ns, end_ns, .. } => {
                 self.charge(tenant, end_ns, end_ns.saturating_sub(start_ns));
             }
             _ => {}

@@ -36,7 +36,7 @@ impl Gatekeeper for Watched {
         let known = commands.len();
         self.scheduler.handle(now_ns, input, commands);
         self.slice_ns = self.slice_ns.max(self.scheduler.slice_ns());
-        if let Input::Burst { tenant, start_ns, end_ns, .. } = input {
+        if let Input::Burst { tenant, start_ns, end_ns, .. } | Input::Arrival { tenant, start_ns, end_ns, .. } = input {
             self.bursts.push((tenant, start_ns, end_ns));
         }
         for command in &commands[known..] {

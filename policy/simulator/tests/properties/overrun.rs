@@ -89,7 +89,7 @@ fn what_a_job_gets_while_it_owes_is_shorter() {
             assert!(run.world.now < 2 * SECOND, "seed {seed}: it never owed");
         }
         let owes_ns = run.world.now;
-        run.world.run_until(owes_ns + 100 * MS);
+        run.world.run_until(owes_ns + 200 * MS);
         let (next_ns, length_ns) = openings(&run, owes_ns)[0];
         let slice_ns = run.world.scheduler.slice_ns;
         println!("seed {seed}: {} ns later a slice of {length_ns} ns instead of {slice_ns}", next_ns - owes_ns);
