@@ -28,7 +28,7 @@ MODELS := RUSTFLAGS="--cfg loom" $(CARGO) test $(CARGO_FLAGS) -p gpool-interpose
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' Makefile | sed -E 's/:.*## /\t/' | expand -t 14
 
-prepare:
+prepare: ## Install what this machine lacks of the Debian packages for the build, the demo and the playground
 	@tests/prepare.sh
 
 build: ## Build everything and lay it out in target/gpool
