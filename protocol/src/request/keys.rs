@@ -116,7 +116,7 @@ pub fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Req
             return Err(ErrorBody::new(
                 ErrorCode::RequestNotAllowedFromEnv,
                 format!("{written_as} may not be set from the environment, because an image can carry it"),
-                format!("use the annotation {ANNOTATION_PREFIX}{key}, or allow it in [policy.env]"),
+                format!("use the annotation {ANNOTATION_PREFIX}{key}, or {}", allowing(&key)),
             ));
         }
     }
@@ -126,6 +126,11 @@ pub fn collect(source: RequestSource<'_>) -> Result<BTreeMap<String, Entry>, Req
         }
     }
     Ok(entries)
+}
+
+/// Who writes the key alone there would take all others away.
+fn allowing(key: &str) -> String {
+    format!("add \"{key}\" to the list [policy.env] allow in /etc/gpool/config.toml, which replaces the default")
 }
 
 fn base_of(name: &str) -> &str {
@@ -211,7 +216,7 @@ fn refuse_what_an_image_may_not_ask(key: &str, written_as: &str, allow: &[String
     Err(ErrorBody::new(
         ErrorCode::RequestNotAllowedFromEnv,
         format!("{written_as} may not be set by an annotation under this podman, because an image can carry it"),
-        "use a newer podman, or allow the key in [policy.env]",
+        format!("use a newer podman, or {}", allowing(key)),
     ))
 }
 

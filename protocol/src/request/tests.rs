@@ -149,6 +149,8 @@ fn annotations_that_an_image_may_carry_are_bounded_like_env() {
         let error = read(&[("gpool.io/fraction", "0.3"), (key, "burst")]).unwrap_err();
         assert_eq!(error.code, ErrorCode::RequestNotAllowedFromEnv, "{error}");
         assert!(error.message.contains(key), "{error}");
+        let base = key.trim_start_matches("gpool.io/").trim_end_matches(".web");
+        assert!(error.remedy.contains(&format!("add \"{base}\" to the list [policy.env] allow")), "{error}");
     }
 }
 
@@ -202,6 +204,8 @@ fn refusals_name_the_key_and_the_remedy() {
     assert!(value.to_string().contains("GPOOL_FRACTION=\"1.5\""), "{value}");
     let env = read(&[], &["GPOOL_FRACTION=0.3", "GPOOL_PRIORITY=guaranteed"], None).unwrap_err();
     assert_eq!(env.code, ErrorCode::RequestNotAllowedFromEnv);
+    assert!(env.remedy.starts_with("use the annotation gpool.io/priority, or add \"priority\" to the list"), "{env}");
+    assert!(env.remedy.ends_with("which replaces the default"), "{env}");
     let memory_only = read(&[], &["GPOOL_MEMORY=4GiB"], None).unwrap_err();
     assert!(memory_only.to_string().contains("no fraction"), "{memory_only}");
 }
