@@ -1,6 +1,6 @@
 //! The manual: what it says of commands, keys, codes, routes and places is held against the code.
 
-use gpool_configuration::{catalogue, parse};
+use gpool_configuration::{Configuration, catalogue, parse};
 use gpool_protocol::{
     BindRequest, Class, ContainerId, CountedResource, Deadline, Edit, GpuUuid, HostPid, Isolation, LeaseGranted,
     LeaseId, LeaseRequest, LeaseUpdate, LeaseWaiting, Mechanism, MemoryCap, Mode, PodName, PodPlace, Priority, Request,
@@ -60,7 +60,9 @@ fn every_request_in_a_command_line_is_one_that_is_taken() {
             if line.words[0].starts_with("gpool") || (env.is_empty() && annotations.is_empty()) {
                 continue;
             }
-            let allowed = gpool_configuration::Configuration::default().policy.env.allow;
+            let mut allowed = Configuration::default().policy.env.allow;
+            // A page that shows a host's list may ask for what stands in it.
+            allowed.extend(settings(&page).into_iter().flat_map(|its| its.policy.env.allow));
             let source = RequestSource {
                 annotations: &annotations,
                 env: &env,
@@ -108,6 +110,27 @@ fn every_snippet_of_configuration_can_be_used() {
         }
     }
     assert!(checked >= 3, "only {checked} snippets were found");
+}
+
+/// What the blocks `toml` of a page say, each by itself.
+fn settings(page: &Page) -> Vec<Configuration> {
+    let blocks = page.blocks.iter().filter(|block| block.info == "toml");
+    blocks.map(|block| parse(Path::new(&page.name()), &block.text).unwrap()).collect()
+}
+
+/// A list takes the place of the default: who copies one to add to it loses nothing.
+#[test]
+fn lists_that_add_to_a_default_have_all_of_it() {
+    let default = Configuration::default();
+    let (allow, xids) = (&default.policy.env.allow, &default.health.drain_xids);
+    let mut adding = 0;
+    for its in pages().iter().flat_map(settings) {
+        let adds = its.policy.env.allow.iter().any(|key| !allow.contains(key));
+        assert!(!adds || allow.iter().all(|key| its.policy.env.allow.contains(key)), "{:?}", its.policy.env.allow);
+        assert!(xids.iter().all(|xid| its.health.drain_xids.contains(xid)), "{:?}", its.health.drain_xids);
+        adding += usize::from(adds);
+    }
+    assert!(adding >= 2, "only {adding} lists were found");
 }
 
 /// `[lease] hold_ms` in the text names a key that there is.
