@@ -27,28 +27,40 @@ fn section(page: &str, heading: &str) -> Option<String> {
     Some(format!("{title}\n\n{}\n", plain(body.join("\n").trim())))
 }
 
-/// `[words](place)` as `words`: on a terminal a link leads nowhere.
+/// `[words](place)` as `words`: on a terminal a link leads nowhere. What is in code stays, `[table] key` above all.
 fn plain(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;
-    while let Some(start) = rest.find('[') {
-        let link = rest[start..].find("](").map(|middle| start + middle);
-        let end = link.and_then(|middle| rest[middle..].find(')').map(|end| middle + end));
-        match (link, end) {
-            (Some(middle), Some(end))
-                if !rest[start + 1..middle].contains('\n') || !rest[start + 1..middle].contains('[') =>
-            {
-                out += &rest[..start];
-                out += &rest[start + 1..middle];
-                rest = &rest[end + 1..];
-            }
-            _ => {
-                out += &rest[..=start];
-                rest = &rest[start + 1..];
-            }
-        }
+    while let Some(at) = rest.find(['[', '`']) {
+        out += &rest[..at];
+        rest = &rest[at..];
+        let code = code(rest).map(|code| (code, code.len()));
+        let (shown, length) = code.or_else(|| link(rest)).unwrap_or((&rest[..1], 1));
+        out += shown;
+        rest = &rest[length..];
     }
     out + rest
+}
+
+/// The code that `text` begins with, a span or a block, with its marks.
+fn code(text: &str) -> Option<&str> {
+    let mark = if text.starts_with("```") { "```" } else { "`" };
+    let end = text.strip_prefix(mark)?.find(mark)?;
+    Some(&text[..end + 2 * mark.len()])
+}
+
+/// The words of the link that `text` begins with, and the length of all of it.
+fn link(text: &str) -> Option<(&str, usize)> {
+    text.strip_prefix('[')?;
+    let mut at = 1;
+    loop {
+        at += text[at..].find(['[', ']', '`'])?;
+        match &text[at..] {
+            rest if rest.starts_with('`') => at += code(rest)?.len(),
+            rest if rest.starts_with("](") => return Some((&text[1..at], at + rest.find(')')? + 1)),
+            _ => return None,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -75,5 +87,31 @@ mod tests {
     #[test]
     fn links_are_written_plainly() {
         assert_eq!(plain("see [engines](a.md#b) and `[socket] group`, [x]"), "see engines and `[socket] group`, [x]");
+        assert_eq!(plain("`[a] b` of [it `[c]`](x.md), `[d`"), "`[a] b` of it `[c]`, `[d`");
+    }
+
+    #[test]
+    fn no_page_loses_anything_but_links() {
+        // Every second part is code, since a block has its marks in threes.
+        let parts = |text: &str, which| text.split('`').skip(which).step_by(2).map(String::from).collect::<Vec<_>>();
+        for heading in [ERRORS, CHECKS].iter().flat_map(|page| page.lines()).filter(|line| line.starts_with("## ")) {
+            let page = if heading.starts_with("## GPOOL-") { ERRORS } else { CHECKS };
+            let source =
+                page.split(&format!("{heading}\n")).nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap();
+            let shown = section(page, heading).unwrap();
+            assert_eq!(parts(&shown, 1), parts(source, 1), "{heading}");
+            let told = parts(&shown, 0).concat();
+            assert!(!told.contains("](") && told.matches('[').count() == told.matches(']').count(), "{shown}");
+        }
+        let share = page("E201").unwrap();
+        assert!(share.contains("an ended container's share is held for `[lease] hold_ms` (10 s) for a"), "{share}");
+        assert!(
+            share.contains(
+                "- `has that of [default_request]`: the container names no share, and the host's is not free"
+            )
+        );
+        let spill =
+            "30 spill\n\nWhat `[spill] memory` lets containers have of the host's memory is at most 80 % of it.";
+        assert!(page("30").unwrap().starts_with(spill), "{:?}", page("30"));
     }
 }
