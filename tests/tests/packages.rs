@@ -61,6 +61,36 @@ fn every_file_that_is_not_built_is_there() {
     }
 }
 
+/// What a page of the packaged manual leads to within it is in the package as well.
+#[test]
+fn what_the_manual_links_to_in_itself_is_packed() {
+    let house = packaging().join("..").canonicalize().unwrap();
+    let metadata = metadata();
+    let packed: Vec<PathBuf> = files(&metadata["deb"]["assets"])
+        .iter()
+        .map(|(source, ..)| house.join(source.trim_start_matches("../")))
+        .collect();
+    let is_packed = |file: &Path| {
+        packed.iter().any(|source| match source.file_name().and_then(|name| name.to_str()?.strip_prefix('*')) {
+            Some(ending) => source.parent() == file.parent() && file.to_string_lossy().ends_with(ending),
+            None => source == file,
+        })
+    };
+    let mut checked = 0;
+    for page in gpool_tests::manual::pages().unwrap() {
+        let path = page.path.canonicalize().unwrap();
+        for (line, link) in page.links.iter().filter(|_| is_packed(&path)) {
+            let file = path.parent().unwrap().join(link.split('#').next().unwrap());
+            let Ok(file) = file.canonicalize() else { continue };
+            if file.is_file() && file.starts_with(house.join("docs")) {
+                assert!(is_packed(&file), "{}:{line}: {link}", page.name());
+                checked += 1;
+            }
+        }
+    }
+    assert!(checked > 100, "only {checked} links were found");
+}
+
 /// Whether a file is there, or of `*.md` any that ends so.
 fn is_there(path: &Path) -> bool {
     let name = path.file_name().unwrap().to_str().unwrap();
