@@ -40,13 +40,19 @@ pub fn check(host: &Surroundings) -> Outcome {
     if knowing.is_empty() && !super::hook::podman_calls_it(host) {
         return Outcome::warn(
             format!("no engine knows gpool's runtime ({} installed)", names.join(", ")),
-            format!("gpool runtime configure --runtime {}", names[0]),
+            configured(installed[0]),
         );
     }
     Outcome::ok(match knowing.as_slice() {
         [] => "podman calls gpool's hook".to_owned(),
         _ => format!("{} know{} gpool's runtime", knowing.join(", "), if knowing.len() == 1 { "s" } else { "" }),
     })
+}
+
+/// The command that tells an engine of gpool, and the one without which a running engine does not know of it.
+fn configured(engine: Engine) -> String {
+    let reload = engine.reload().map(|command| format!(", then {command}"));
+    format!("gpool runtime configure --runtime {}{}", engine.name(), reload.unwrap_or_default())
 }
 
 /// The engines of this host.

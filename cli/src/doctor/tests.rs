@@ -219,7 +219,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
     wrong("kernel", State::Fail, &["Linux 5.4.0-42 has no openat2", "5.6"], &becomes(release, "5.4.0-42\n"));
     wrong("kernel", State::Fail, &["4.19.0"], &becomes(release, "4.19.0\n"));
     let docker = "/etc/docker/daemon.json";
-    wrong("engines", State::Warn, &["docker installed", "gpool runtime configure --runtime docker"], &remove(docker));
+    wrong("engines", State::Warn, &["docker installed", "docker, then systemctl reload docker"], &remove(docker));
     wrong("engines", State::Fail, &["daemon.json of docker", "repair"], &becomes(docker, "{\"runtimes\":"));
     wrong(
         "engines",
