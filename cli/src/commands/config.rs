@@ -2,6 +2,7 @@
 
 use crate::arguments::{ConfigVerb, Format};
 use crate::exit::{ExitStatus, Failure, unusable};
+use crate::follower::say;
 use crate::output::{self, text};
 use gpool_configuration::{
     Configuration, DEFAULT_PATH, Effect, Layered, SHIPPED, differences, flat, load, load_layered, load_strictly,
@@ -86,6 +87,24 @@ fn validate(file: Option<&Path>, path: &Path) -> Result<(), Failure> {
     output::print(&format!("{} can be used\n", file.display()))
 }
 
+/// Says on stderr that the supervisor works with another file than the one that is looked at, and what to do about it, as
+/// where `gpool-simulated-gpu` is installed: what follows would be a comparison of files that have nothing to do with each other.
+pub(super) fn tell_of_another_file(works_with: &str, looked_at: &Path, remedy: impl Fn(&str) -> String) {
+    if let Some(sentence) = of_another_file(works_with, looked_at, remedy) {
+        say(&sentence);
+    }
+}
+
+fn of_another_file(works_with: &str, looked_at: &Path, remedy: impl Fn(&str) -> String) -> Option<String> {
+    // One file has several paths where a link leads to it.
+    let real = |path: &Path| std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let differ = real(Path::new(works_with)) != real(looked_at);
+    differ.then(|| {
+        let remedy = remedy(works_with);
+        format!("gpool: the supervisor works with {works_with} and not with {}; {remedy}", looked_at.display())
+    })
+}
+
 /// The supervisor's socket: as the command line says, or as the files do.
 fn client(socket: Option<&Path>, configuration: &Configuration) -> Client {
     Client::new(socket.unwrap_or(&configuration.socket.path))
@@ -99,6 +118,9 @@ fn diff(path: &Path, running: bool, socket: Option<&Path>, format: Format) -> Re
         return print_changes(&changes.collect::<Vec<_>>(), ["DEFAULT", "HERE"], format);
     }
     let view: ConfigurationView = client(socket, &wanted).get("/v1/configuration")?;
+    tell_of_another_file(&view.path, path, |file| {
+        format!("compare with that: gpool config diff --running --config {file}")
+    });
     let wanted: BTreeMap<String, String> =
         flat(&wanted).into_iter().map(|(key, value)| (key, value.to_string())).collect();
     let mut names: Vec<&String> = view.keys.keys().chain(wanted.keys()).collect();
@@ -116,7 +138,15 @@ fn reload(socket: Option<&Path>, format: Format) -> Result<(), Failure> {
         Some(_) => Configuration::default(),
         None => load(Path::new(DEFAULT_PATH)).map_err(|error| unusable(&error))?,
     };
-    let reloaded: Reloaded = client(socket, &configuration).post("/v1/configuration/reload", &())?;
+    let client = client(socket, &configuration);
+    let reloaded: Reloaded = client.post("/v1/configuration/reload", &())?;
+    if let Ok(view) = client.get::<ConfigurationView>("/v1/configuration") {
+        tell_of_another_file(&view.path, Path::new(DEFAULT_PATH), |file| {
+            format!(
+                "that was read again: make changes there or in conf.d beside it, gpool config diff --config {file} shows them"
+            )
+        });
+    }
     match format {
         Format::Json => return output::print_json("reloaded", &reloaded),
         _ => print_changes(&reloaded.applied, ["BEFORE", "NOW"], format)?,
@@ -148,5 +178,24 @@ fn print_changes(changes: &[ChangedKey], [before, after]: [&'static str; 2], for
             let columns = [text("KEY"), text(before), text(after), text("IN FORCE AFTER")];
             output::print(&output::borderless(&columns, changes.iter().map(row)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_file_than_the_supervisors_is_told_of_and_a_link_to_it_is_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let (file, link) = (directory.path().join("config.toml"), directory.path().join("link.toml"));
+        std::fs::write(&file, "").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        let told =
+            |looked_at: &Path| of_another_file(file.to_str().unwrap(), looked_at, |its| format!("--config {its}"));
+        assert_eq!((told(&file), told(&link)), (None, None));
+        let sentence = told(&directory.path().join("absent.toml")).unwrap();
+        assert!(sentence.ends_with(&format!("absent.toml; --config {}", file.display())), "{sentence}");
+        assert!(of_another_file("/absent", Path::new("/absent"), str::to_owned).is_none());
     }
 }

@@ -4,7 +4,7 @@ use crate::arguments::{Checkup, DoctorVerb, Format};
 use crate::doctor::{self, Checked, State, Surroundings, check_all};
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
-use gpool_protocol::Client;
+use gpool_protocol::{Client, ConfigurationView};
 use std::path::Path;
 
 /// Examines the host, or prints a page of the manual. Fails by the worst that was found.
@@ -16,6 +16,11 @@ pub fn run(checkup: &Checkup, socket: Option<&Path>) -> Result<(), Failure> {
     let mut host = look();
     let mut checked = check_all(&host);
     let client = Client::new(socket.unwrap_or(&host.configuration().socket.path));
+    if let Ok(view) = client.get::<ConfigurationView>("/v1/configuration") {
+        super::config::tell_of_another_file(&view.path, &checkup.config, |file| {
+            format!("checks look at the latter: gpool doctor --config {file} looks at what it works with")
+        });
+    }
     if checkup.fix && repair(&checked, &client) {
         host = look();
         checked = check_all(&host);
