@@ -19,6 +19,7 @@ mod quota;
 mod reservation;
 mod savings;
 mod scope;
+mod seconds;
 mod sizes;
 mod stats;
 mod usage;
@@ -58,6 +59,7 @@ use crate::exit::{EXIT_CODES_HELP, Failure};
 use crate::follower::say;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Client, parse_time};
+use seconds::parse_seconds;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -94,11 +96,11 @@ pub enum Verb {
         /// Print once and leave
         #[arg(long)]
         once: bool,
-        /// Seconds between two looks
+        /// Time between two looks: seconds, or with a unit, 1m
         #[arg(
             short,
             long,
-            value_name = "SEC",
+            value_name = "TIME",
             default_value = "1",
             value_parser = parse_seconds,
             allow_negative_numbers = true
@@ -470,11 +472,6 @@ pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Argumen
 fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
-}
-
-pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.filter(|interval| interval.as_millis() >= 50).ok_or("an interval is at least 0.05 seconds".to_owned())
 }
 
 /// `A..B`, both included, at most ten thousand of them.

@@ -1,6 +1,7 @@
 //! `gpool gpu`
 
 use super::Format;
+use super::seconds::parse_test_seconds;
 use clap::{Args, Subcommand};
 use gpool_protocol::{parse_bytes, parse_time};
 
@@ -53,8 +54,8 @@ pub struct TestOptions {
     /// Only those whose last test is so long ago, 12h or 7d, and that nobody uses: who is in use is left out, which is no failure
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub due: Option<u64>,
-    /// For how long each is tested, about
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// For how long each is tested, about: seconds, or with a unit, 10m
+    #[arg(long, value_name = "TIME", default_value_t = 10, value_parser = parse_test_seconds)]
     pub seconds: u64,
     /// How much memory is tried at most, like 64GiB; without it all that is free, as far as the time goes
     #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]

@@ -1,6 +1,7 @@
 //! Verbs of `gpool mig`.
 
-use super::{Format, parse_seconds};
+use super::Format;
+use super::seconds::parse_seconds;
 use clap::{Args, Subcommand};
 use gpool_policy::mig::{MODELS, Model};
 use std::path::PathBuf;
@@ -29,9 +30,9 @@ pub enum MigVerb {
         /// Which layout
         #[command(flatten)]
         wanted: Wanted,
-        /// Let nobody new onto the GPUs that change, and wait so many seconds for the end of the leases and
+        /// Let nobody new onto the GPUs that change, and wait so long, 600 (seconds) or 10m, for the end of the leases and
         /// processes on them; in a maintenance window ([mig] windows) that is done until its end without being asked for
-        #[arg(long, value_name = "SEC", value_parser = parse_seconds)]
+        #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
         drain: Option<Duration>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]

@@ -1,6 +1,7 @@
 //! `gpool stats`
 
-use super::{Format, parse_seconds};
+use super::Format;
+use super::seconds::parse_seconds;
 use clap::Args;
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ pub struct StatsOptions {
     /// Print one sample and leave: it takes two looks, one interval apart
     #[arg(long)]
     pub no_stream: bool,
-    /// Seconds between two looks; GPU time is counted once a second, however short this is
+    /// Time between two looks: seconds, or with a unit, 1m; GPU time is counted once a second, however short this is
     #[arg(
         short,
         long,
-        value_name = "SEC",
+        value_name = "TIME",
         default_value = "1",
         value_parser = parse_seconds,
         allow_negative_numbers = true

@@ -83,7 +83,7 @@ fn a_value_below_zero_is_judged_by_its_option() {
         ("gpool update abc --fraction -0.3", "a share lies between 0.01 and 1"),
         ("gpool update abc --limit -1", "a share lies between 0.01 and 1"),
         ("gpool update abc --memory -4GiB", "a size is a whole number"),
-        ("gpool top -i -1", "an interval is at least"),
+        ("gpool top -i -1", "write seconds, 0.05 or more, or a time with its unit"),
     ] {
         let Err(Failure::Clap(error)) = parsed(line) else { panic!("{line}") };
         assert!(error.to_string().contains(part), "{line}: {error}");
@@ -179,6 +179,7 @@ fn an_interval_is_not_so_short_that_it_loads_the_host() {
     assert!(
         matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top { interval, .. } if interval.as_millis() == 500)
     );
+    assert!(matches!(parsed("gpool top -i 1m").unwrap().verb, Verb::Top { interval, .. } if interval.as_secs() == 60));
     assert!(parsed("gpool top -i 0").is_err());
     assert!(parsed("gpool top -i -1").is_err());
 }
