@@ -40,6 +40,10 @@ text_identity!(
 /// The longest id of a container. Low-level runtimes name directories by it, so none comes near.
 const CONTAINER_ID_BYTES: usize = 1024;
 
+/// What to do about an id that is no lease's. Names are the engines' own.
+pub const LEASE_UNKNOWN_REMEDY: &str = "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that \
+     wait for room; docker and podman tell the id of a name: gpool explain \"$(docker inspect -f '{{.Id}}' NAME)\"";
+
 /// Whether a text could be an id.
 fn is_plain(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'+' | b'-' | b'.');
@@ -58,7 +62,7 @@ pub fn lease_path(id: &str) -> Result<String, ErrorBody> {
     Err(ErrorBody::new(
         ErrorCode::LeaseUnknown,
         format!("no lease or container has the id {id:?}: ids are of the characters A-Z, a-z, 0-9, _, +, - and ."),
-        "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that wait for room",
+        LEASE_UNKNOWN_REMEDY,
     ))
 }
 

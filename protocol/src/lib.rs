@@ -63,7 +63,8 @@ pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestV
 pub use guarded::{GuardedProcess, MappedLibrary};
 pub use health::{HealthFinding, health_words};
 pub use identity::{
-    BuildId, ContainerId, GpuUuid, HostPid, LeaseId, PodName, PodPlace, gpu_path, lease_path, waiting_path,
+    BuildId, ContainerId, GpuUuid, HostPid, LEASE_UNKNOWN_REMEDY, LeaseId, PodName, PodPlace, gpu_path, lease_path,
+    waiting_path,
 };
 pub use latency::{PromiseState, RequestFigures};
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};

@@ -2,7 +2,7 @@
 
 use super::book::{Book, Lease};
 use super::record::Record;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
+use gpool_protocol::{ErrorBody, ErrorCode, LEASE_UNKNOWN_REMEDY, LeaseId};
 
 /// Leases that are named where an id means more than one.
 const NAMED_LEASES: usize = 4;
@@ -43,11 +43,7 @@ impl Book {
 }
 
 fn unknown(text: &str) -> ErrorBody {
-    ErrorBody::new(
-        ErrorCode::LeaseUnknown,
-        format!("no lease or container has the id {text:?}"),
-        "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that wait for room",
-    )
+    ErrorBody::new(ErrorCode::LeaseUnknown, format!("no lease or container has the id {text:?}"), LEASE_UNKNOWN_REMEDY)
 }
 
 /// The lease among `records` that a person means by `text`. A lease's own id is gpool's and means that lease. Container ids
@@ -104,7 +100,9 @@ mod tests {
         let refused = book.find(&sample().container_id.0).map(drop).unwrap_err();
         assert_eq!(refused.code, ErrorCode::LeaseConflict);
         assert!(refused.message.contains("is kept for a restart"), "{refused}");
-        assert_eq!(book.find("never").map(drop).unwrap_err().code, ErrorCode::LeaseUnknown);
+        let never = book.find("never").map(drop).unwrap_err();
+        assert_eq!(never.code, ErrorCode::LeaseUnknown);
+        assert!(never.remedy.ends_with("gpool explain \"$(docker inspect -f '{{.Id}}' NAME)\""), "{never}");
     }
 
     #[test]
