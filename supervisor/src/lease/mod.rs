@@ -36,6 +36,7 @@ mod ownership;
 mod placing;
 mod plans;
 mod promised;
+mod prospect;
 mod quota;
 mod reading;
 mod record;

@@ -1,6 +1,7 @@
 //! A refusal of `policy` in words: what was asked, what is free, what to do.
 
 use super::plans::SETTLE_NS;
+use super::prospect::Prospect;
 use crate::clock;
 use gpool_policy::admission::{Offer, Refusal};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, format_bytes, format_permille};
@@ -24,17 +25,18 @@ fn gpus_are(gpus: usize) -> String {
 }
 
 /// The message for a request that is refused.
-pub fn worded(refusal: &Refusal) -> ErrorBody {
-    worded_with(refusal, "memory=")
+pub fn worded(refusal: &Refusal, prospect: Prospect) -> ErrorBody {
+    worded_with(refusal, "memory=", prospect)
 }
 
 /// The message for a change of a lease that is refused, in the words of `gpool update`.
 pub fn worded_of_change(refusal: &Refusal) -> ErrorBody {
-    worded_with(refusal, "--memory ")
+    // A lease that runs waits for nothing.
+    worded_with(refusal, "--memory ", Prospect::default())
 }
 
 /// `memory` stands before the size that would do.
-fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
+fn worded_with(refusal: &Refusal, memory: &str, prospect: Prospect) -> ErrorBody {
     match refusal {
         Refusal::NoGpu => ErrorBody::new(
             ErrorCode::NoGpu,
@@ -54,7 +56,7 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
                     "{gpus} GPUs without such neighbours are asked for, and there are {free}: {}",
                     taken.join(", ")
                 ),
-                "stop a container (gpool ps lists them), or ask for mode=slice with a fraction",
+                prospect.remedy(None, &[STOP, "ask for mode=slice with a fraction"], |_| "their GPUs".to_owned()),
             )
         }
         Refusal::Fraction { asked_permille } => ErrorBody::new(
@@ -65,14 +67,13 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
         Refusal::Share { asked_permille, gpus, offers } => {
             let free = list(offers, |offer| format!("{} free", format_permille(offer.share_free_permille.into())));
             let best = refusal.best_share_permille();
-            let less = match best {
-                0..10 => String::new(),
-                _ => format!("ask for {} or less, ", format_permille(best.into())),
-            };
+            let less = (best >= 10).then(|| format!("ask for {} or less", format_permille(best.into())));
             ErrorBody::new(
                 ErrorCode::ShareNotFree,
                 format!("{} of {} asked for, but {free}", format_permille((*asked_permille).into()), gpus_are(*gpus)),
-                format!("{less}lower a running share with gpool update, or stop a container (gpool ps lists them)"),
+                prospect.remedy(less, &["lower a running share with gpool update", STOP], |kept| {
+                    format_permille(kept.permille.into())
+                }),
             )
         }
         Refusal::Memory { gpus, offers, .. } => {
@@ -80,20 +81,16 @@ fn worded_with(refusal: &Refusal, memory: &str) -> ErrorBody {
                 let (asked, free) = (offer.memory_asked_bytes, offer.memory_free_bytes);
                 format!("{} free of the {} needed", format_bytes(free), format_bytes(asked))
             });
-            let less = match refusal.best_memory() {
-                Some(offer) if offer.memory_free_bytes > 0 => {
-                    // In whole MiB, so that it can be typed as it stands.
-                    format!("ask for {memory}{}MiB or less, ", offer.memory_free_bytes >> 20)
-                }
-                _ => String::new(),
-            };
+            let best = refusal.best_memory().filter(|offer| offer.memory_free_bytes > 0);
+            // In whole MiB, so that it can be typed as it stands.
+            let less = best.map(|offer| format!("ask for {memory}{}MiB or less", offer.memory_free_bytes >> 20));
             ErrorBody::new(
                 ErrorCode::MemoryNotFree,
                 match gpus {
                     0 | 1 => format!("no GPU has enough memory: {free}"),
                     several => format!("not {several} GPUs have enough memory: {free}"),
                 },
-                format!("{less}lower a cap with gpool update, or stop a container (gpool ps lists them)"),
+                prospect.remedy(less, &["lower a cap with gpool update", STOP], |kept| format_bytes(kept.bytes)),
             )
         }
     }
@@ -152,6 +149,8 @@ pub fn kept_for_waiting(count: usize) -> ErrorBody {
     ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), AFTER_THOSE)
 }
 
+/// What helps anybody.
+const STOP: &str = "stop a container (gpool ps lists them)";
 /// What helps a lease that runs.
 const AFTER_THOSE: &str = "try again when they have begun, or take them out with gpool queue cancel";
 
@@ -165,6 +164,7 @@ fn is_kept_for(what: &str, count: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::prospect::KeptPlaces;
 
     #[test]
     fn a_refusal_says_what_is_free_and_what_to_do() {
@@ -174,19 +174,29 @@ mod tests {
             memory_free_bytes: 9 << 30,
             memory_asked_bytes: 5 << 30,
         };
-        let text = worded(&Refusal::Share { asked_permille: 200, gpus: 1, offers: vec![offer.clone()] }).to_string();
-        for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL-E201"] {
+        let waits = Prospect { may_wait: true, kept: None };
+        let share = Refusal::Share { asked_permille: 200, gpus: 1, offers: vec![offer.clone()] };
+        let text = worded(&share, waits).to_string();
+        for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL_WAIT", "GPOOL-E201"]
+        {
             assert!(text.contains(part), "{text} lacks {part}");
         }
+        let kept = Some(KeptPlaces { count: 1, permille: 900, bytes: 5 << 30, seconds: 7 });
+        let soon = Prospect { kept, ..waits };
+        assert!(
+            worded(&share, soon).remedy.ends_with("GPOOL_WAIT=30s: 1 ended container keeps 90 % for up to 7 s more")
+        );
+        assert!(!worded_of_change(&share).remedy.contains("wait"), "a lease that runs does not");
         let large = Offer { memory_asked_bytes: 12 << 30, ..offer.clone() };
         let memory = Refusal::Memory { asked_permille: 100, gpus: 1, offers: vec![large] };
-        assert!(worded(&memory).remedy.starts_with("ask for memory=9216MiB or less"), "{}", worded(&memory));
+        assert!(worded(&memory, waits).remedy.starts_with("ask for memory=9216MiB or less"), "{memory:?}");
+        assert!(worded(&memory, soon).remedy.contains("1 ended container keeps 5GiB"), "{}", worded(&memory, soon));
         let change = worded_of_change(&memory);
         assert!(change.remedy.starts_with("ask for --memory 9216MiB or less"), "{change}");
         let offers = vec![offer.clone(), Offer { key: "GPU-2".into(), ..offer }];
-        let text = worded(&Refusal::Share { asked_permille: 200, gpus: 2, offers }).to_string();
+        let text = worded(&Refusal::Share { asked_permille: 200, gpus: 2, offers }, waits).to_string();
         assert!(text.contains("20 % of 2 GPUs each is asked for") && text.contains("GPU-2 has 10 % free"), "{text}");
-        let text = worded(&Refusal::TooFewGpus { asked: 4, present: 2 }).to_string();
+        let text = worded(&Refusal::TooFewGpus { asked: 4, present: 2 }, waits).to_string();
         assert!(text.contains("gpus=2") && text.contains("GPOOL-E203"), "{text}");
     }
 }

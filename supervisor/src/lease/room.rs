@@ -9,6 +9,7 @@ use super::grant::Leases;
 use super::mechanism::Served;
 use super::placing::{open_for, place_among};
 use super::plans::Plans;
+use super::prospect::Prospect;
 use super::quota::{Counted, Holder, Standing, Tally};
 use super::record::Record;
 use super::refusal::{kept_for_others, quota_kept_for_others, worded};
@@ -23,6 +24,7 @@ use gpool_policy::admission::{Demand, GpuCapacity, Placement, Users};
 use gpool_policy::queue::Taken;
 use gpool_protocol::{ContainerId, ErrorBody, GpuUuid, LeaseId, LeaseRequest, Mechanism, Priority, Request};
 use std::collections::BTreeSet;
+use std::time::Instant;
 
 /// What requests are placed in.
 #[derive(Clone)]
@@ -351,9 +353,13 @@ impl Leases {
         let on_calm = || place_among(&capacities, calm.as_deref()?, &demand).ok();
         let placed = placed.or_else(with_share).or_else(on_calm);
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
-        let placed = placed.map_err(|refusal| match &domain {
-            Some(domain) => self.with_faults(worded(&refusal), scene.book, domain),
-            None => worded(&refusal),
+        let placed = placed.map_err(|refusal| {
+            let may_wait = asked.request.wait_seconds.is_none() && self.configuration().queue.places > 0;
+            let prospect = Prospect::of(scene, (&capacities, &open, &demand), may_wait, Instant::now());
+            match &domain {
+                Some(domain) => self.with_faults(worded(&refusal, prospect), scene.book, domain),
+                None => worded(&refusal, prospect),
+            }
         });
         let placed = placed.map_err(|refusal| with_drained(refusal, &closed))?;
         check_can_spill(&asked.request, served.mechanism)?;
