@@ -23,6 +23,7 @@ pub struct Prospect {
 /// Places of containers that have ended, on the GPUs on which there would be room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeptPlaces {
+    /// How many.
     pub count: usize,
     /// What they have of the GPU of which they have most.
     pub permille: u16,
