@@ -14,11 +14,13 @@ library = ctypes.CDLL("libcuda.so.1")
 print(next(line.split()[-1] for line in open("/proc/self/maps") if "/libcuda.so" in line))
 print(library.cuInit(0))
 """
+# Which processors are threads of the same core, as a list of numbers and ranges; see cpu-topology of the kernel's manual.
+SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
 def facts():
     """Texts by name; what cannot be read says why."""
-    libcuda, answer = loaded_libcuda()
+    (libcuda, answer), core = loaded_libcuda(), own_core()
     status = [line for line in lines("/proc/self/status") if line.startswith(("CapEff", "Seccomp", "NoNewPrivs"))]
     mounts = [line for line in lines("/proc/self/mountinfo") if any(word in line for word in (" / / ", "cgroup", "nvidia", "overlay"))]
     return {
@@ -29,7 +31,25 @@ def facts():
         "namespaces": [link(f"/proc/self/ns/{name}") for name in ("pid", "mnt", "user")],
         "programs": {name: which(name) for name in ("nvidia-smi", "nvidia-cuda-mps-control", "runc", "gcc", "nvcc")},
         "python": sys.executable, "memory": lines("/proc/meminfo")[:3],
+        "core": core, "thread_siblings": lines(SIBLINGS.format(core)),
     }
+
+
+def own_core():
+    """The processor on which costs are measured: the last one."""
+    return max(os.sched_getaffinity(0))
+
+
+def thread_siblings(core):
+    """The processors that are threads of the same core, itself among them, such as [3, 11] of "3,11"; none where that is not
+    told."""
+    siblings = []
+    for part in "".join(lines(SIBLINGS.format(core))[:1]).split(","):
+        first, _, last = part.partition("-")
+        if not (first.isdigit() and (last or first).isdigit()):
+            return []
+        siblings += range(int(first), int(last or first) + 1)
+    return siblings
 
 
 def lines(path):

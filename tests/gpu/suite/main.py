@@ -44,8 +44,8 @@ LEAST_PART = 0.6
 LEFT_BYTES, LEFT_S, LEASES_LEFT_S = 64 << 20, 3, 15
 # What bringing gpool up, or asking it something, may end with.
 GPOOL_ERRORS = (host.HostError, OSError, subprocess.SubprocessError, ValueError, LookupError)
-# Of so many processors one is kept for what is measured.
-MANY_CORES = 8
+# Of so many processors one is kept for what is measured, and so many are left at the least for all else.
+MANY_CORES, LEAST_LEFT = 8, 4
 # How much longer stages take that measure HAMi-core beside ours.
 HAMI_TIMES = {"cost": 1.5, "shares": 1.3, "memory": 1.5}
 # The part of the planned time that a brief run takes, and that of a stage, which also starts its tenants.
@@ -93,7 +93,7 @@ class Suite:
         # Who was on the device before the first stage.
         self.before = None
         # The processor on which costs are measured; everything that the suite starts stays away from it if there are many.
-        self.core = own_core()
+        self.core = keep_core()
         # What looks at the device while a stage runs.
         self.watch = None
         self.has_torch = not chosen.simulated and importlib.util.find_spec("torch") is not None
@@ -116,12 +116,15 @@ class Suite:
         return simulated if self.simulated else torch if self.has_torch else plain
 
 
-def own_core():
-    """The last processor of this machine, taken from this process and all that it starts unless there are few."""
-    cores = sorted(os.sched_getaffinity(0))
+def keep_core():
+    """The last processor of this machine, taken from this process and all that it starts unless there are few; with those
+    that are threads of the same core, because what computes on one slows down the other, unless few would be left."""
+    core, cores = machine.own_core(), sorted(os.sched_getaffinity(0))
     if len(cores) >= MANY_CORES:
-        os.sched_setaffinity(0, cores[:-1])
-    return cores[-1]
+        beside = {core, *machine.thread_siblings(core)}
+        others = [other for other in cores if other not in beside]
+        os.sched_setaffinity(0, others if len(others) >= LEAST_LEFT else cores[:-1])
+    return core
 
 
 def open_nvml():
