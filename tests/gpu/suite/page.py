@@ -7,7 +7,7 @@ import json
 import os
 
 from . import picture
-from .record import RUNNING, interval_in, shown, shown_interval, verdict
+from .record import RUNNING, apart, interval_in, shown, shown_interval, verdict
 
 # Steps of the driver's own suspending, as earlier results have their seconds.
 DRIVER_STEPS = {"suspend": "cuCheckpointProcessCheckpoint", "resume": "cuCheckpointProcessRestore"}
@@ -96,9 +96,10 @@ def text(data, images):
               "| figure | value | unit | control | aim | |", "|---|---|---|---|---|---|"]
     for name, entry in data["figures"].items():
         value, aim, detail = entry["value"], entry.get("aim"), entry.get("detail")
+        said = verdict(value, aim, interval_in(detail), apart(data["figures"], name))
         lines.append(f"| {name} | {cell(shown(value))}{shown_interval(detail)} | {entry['unit']} "
                      f"| {shown(entry.get('native'))} | {cell(aim or '')} "
-                     f"| {verdict(value, aim, interval_in(detail))}{mark(data, entry)} |")
+                     f"| {said}{mark(data, entry)} |")
     lines += seconds(data) + ceilings(data)
     lines += [""] + [f"![{image}]({image})" for image in images]
     lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]

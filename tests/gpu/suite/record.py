@@ -9,6 +9,8 @@ import statistics
 
 # The outcome of a stage that has begun: what is left of a run that was killed in it says so.
 RUNNING = "running"
+# What a figure of a plain process beside another one is called, behind the name of the figure of gpool beside a plain one.
+CONTROLS = ["twin", "noise"]
 
 
 class Skipped(Exception):
@@ -26,11 +28,12 @@ class Record:
         keep_earlier(path)
 
     def figure(self, name, value, unit, native=None, aim=None, detail=None):
-        """`aim` is a text such as "<= 1.005" or "0.48 to 0.52", judged only for the table."""
+        """`aim` is a text such as "<= 1.005" or "0.48 to 0.52", judged only for the table. What two plain processes differ by,
+        `NAME.twin` or `NAME.noise`, is to be there before."""
         entry = {"value": value, "unit": unit, "native": native, "aim": aim, "detail": detail, "stage": self.running}
         self.data["figures"][name] = {key: item for key, item in entry.items() if item is not None}
         print(f"  {name:44}{shown(value):>12} {unit:8}{shown(native):>12}  {aim or '':10}"
-              f"{verdict(value, aim, interval_in(detail))}{shown_interval(detail)}", flush=True)
+              f"{verdict(value, aim, interval_in(detail), apart(self.data['figures'], name))}{shown_interval(detail)}", flush=True)
         self.write()
 
     def begin(self, stage):
@@ -81,15 +84,28 @@ def shown_interval(detail):
     return f" ({shown(found[0])} to {shown(found[1])})" if found else ""
 
 
-def verdict(value, aim, interval_=None):
+def verdict(value, aim, interval_=None, apart_=0.0):
     """Whether `value` keeps `aim`: empty if it does, or without one. It is undecided where one end of the interval keeps it
-    and the other one does not."""
+    and the other one does not, and where `value` is nearer to the aim than `apart_`, which two that are alike differ by."""
     if not aim or not isinstance(value, (int, float)):
         return ""
     kept = keeps(value, aim)
-    if interval_ and any(keeps(end, aim) != kept for end in interval_):
+    if distance(value, aim) < apart_ or (interval_ and any(keeps(end, aim) != kept for end in interval_)):
         return "undecided"
     return "" if kept else "missed"
+
+
+def apart(figures, name):
+    """What two plain processes differ by in the figure `name`: the greater of what is known of that, 0 if nothing is."""
+    controls = [figures.get(f"{name}.{control}", {}).get("value") for control in CONTROLS]
+    # A ratio that is not a number says nothing.
+    return max((abs(value - 1) for value in controls if isinstance(value, (int, float)) and value == value), default=0.0)
+
+
+def distance(value, aim):
+    """From `value` to where keeping `aim` begins or ends."""
+    first, second, *rest = aim.split()
+    return min(abs(value - float(bound)) for bound in ([first, *rest] if second == "to" else [second]))
 
 
 def keeps(value, aim):

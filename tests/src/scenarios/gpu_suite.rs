@@ -31,10 +31,23 @@ const MOST_FREE_BYTES: i64 = 320 << 20;
 /// The last piece of what the driver takes for managed memory, charged in full.
 const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 
+/// What the suite says of what the program makes up: of each work that costs too much, nothing, or what nobody can tell there,
+/// and of their means.
+const VERDICTS: [&str; 7] = [
+    "cost.train missed",
+    "cost.matmul kept",
+    "cost.decode undecided",
+    "cost.mean missed",
+    "cost.mean_busy missed",
+    "cost.mean is left out: nothing of lost",
+    "cost.mean_busy is left out: nothing of lost",
+];
+
 /// The stages that judge no share, for every change.
 pub fn run(inside: &Inside) -> Result<()> {
     each_part_fits()?;
     ceilings_are_told_by_whole_slices()?;
+    what_is_missed_is_told()?;
     cgroups::only_version_2()?;
     dry(inside, "environment,memory,graphs,checkpoint,caps,spill,power,told,answers", |figures| {
         for name in ["caps.rounded_up", "caps.told", "caps.past.shown"] {
@@ -164,14 +177,26 @@ fn each_part_fits() -> Result<()> {
 
 /// A window that begins and ends anywhere holds one slice more or less, which is a tenth of what a ceiling of 10 % lets through in it.
 fn ceilings_are_told_by_whole_slices() -> Result<()> {
-    let mut command = Command::new("/usr/bin/python3");
-    command.args(["-c", include_str!("../../programs/suite_rates.py")]).current_dir(SUITE);
-    let said = succeeded("rates of slices", command.env("PYTHONDONTWRITEBYTECODE", "1").output().context("python3")?)?;
+    let said = said_by("rates of slices", include_str!("../../programs/suite_rates.py"))?;
     let found: Vec<f64> = said.split_whitespace().filter_map(|word| word.parse().ok()).collect();
     let is_right = matches!(found[..], [least, most, wrong] if least >= 0.99 && most <= 1.01 && wrong == 0.0);
     ensure(is_right, || {
         format!("of what is let through it tells, at least, at most, and of how many others wrongly: {said}")
     })
+}
+
+/// Also beside plain processes that differ; what is nearer to its aim than these are to each other is not decided.
+fn what_is_missed_is_told() -> Result<()> {
+    let said = said_by("verdicts", include_str!("../../programs/suite_verdicts.py"))?;
+    let lines: Vec<&str> = said.lines().collect();
+    ensure(lines == VERDICTS, || format!("of what it is to judge it says\n{said}"))
+}
+
+/// What a program prints that looks at a part of the suite.
+fn said_by(what: &str, program: &str) -> Result<String> {
+    let mut command = Command::new("/usr/bin/python3");
+    command.args(["-c", program]).current_dir(SUITE).env("PYTHONDONTWRITEBYTECODE", "1");
+    succeeded(what, command.output().context("python3")?)
 }
 
 /// Of one line of the list, `cost 100 s part 1 ...`, if the stage is of that part.
