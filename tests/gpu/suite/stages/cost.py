@@ -4,7 +4,7 @@ import collections
 
 from .. import hami, libraries
 from ..record import interval, interval_of, median, percentile
-from ..tenant import TenantError, Tenants, prepare, run_together, warm_up
+from ..tenant import START_PATIENCE_S, TenantError, Tenants, hear_all, prepare, run_together, warm_up
 
 SECONDS = 137
 # Turns of a plain process before gpool is brought up, and as many afterwards.
@@ -14,13 +14,18 @@ AROUND_TURNS = 6
 Plan = collections.namedtuple("Plan", "rounds turn_s skip_ns lead_ms")
 # What keeps the device busy differs by a thousandth from turn to turn.
 LONG = Plan(6, 0.4, 80_000_000, 50)
+# Of steps of 30 ms so many more that a percentile of all turns is judged: 66 times between ends of steps.
+STEPS = LONG._replace(turn_s=0.45)
 # What the processor launches one by one has fast turns and slow ones: of many short ones those that are fast come again.
 SHORT = Plan(18, 0.13, 25_000_000, 20)
 LAUNCH_BOUND = {"fused_short", "decode", "launch_bound", "request"}
+# What all do alone first, for so long, and which does not count: the shim knows after a second how long bursts of many kernels
+# are, and what is paid until then is paid once. Whether that was all is told by both halves of the rounds.
+LEARNT, LEARNING_S = {"train", "spin_300us"}, 1.5
 # What is measured once more beside a second lease, which does nothing: who is not the only one is measured more often.
 JOINED = {"train", "fused_short", "decode", "request", "spin_300us"}
 # In how many rounds: of short turns a few say nothing.
-JOINED_ROUNDS = {LONG: 3, SHORT: 9}
+JOINED_ROUNDS = {LONG: 3, STEPS: 3, SHORT: 9}
 # Of which works it is measured what the processors have to do where who waits for the device sleeps, in how many rounds.
 SLEEPING, SLEEPING_ROUNDS = {"train", "decode", "request", "spin_300us"}, 2
 # What percentile is judged of so many events: of fewer it is one of the last few.
@@ -47,7 +52,7 @@ def groups(suite):
 
 
 def plan_of(name):
-    return SHORT if name in LAUNCH_BOUND else LONG
+    return SHORT if name in LAUNCH_BOUND else STEPS if name == "train" else LONG
 
 
 def depth_of(name):
@@ -126,8 +131,9 @@ def one_group(suite, group, works, slower):
         shared = tenants.start("shared", ["--fraction", "1", "--memory", "60%", "--key", "mode=slice"])
         twin = tenants.start(TWIN)
         pair = {"native": native, "gpool": shared}
-        plain, ours, _ = prepare([(native, first), (shared, first), (twin, first)])
+        plain, ours = loaded(group, (native, shared, twin))[:2]
         check_build(suite, group, ours["libraries"], plain["libraries"])
+        prepare([(native, first)])
         warm_up(suite, native, first)
         others = hami_tenants(suite, tenants, group, gib, native, first) if suite.hami else {}
         failed = []
@@ -145,6 +151,13 @@ def one_group(suite, group, works, slower):
         return failed
 
 
+def loaded(group, tenants):
+    """What each says once it has its context: none has launched anything by then, so that no kernel is beside others' kernels."""
+    for tenant in tenants:
+        tenant.tell("memory", by_torch=group == "torch")
+    return hear_all(tenants, START_PATIENCE_S)
+
+
 def joined(suite, tenants, of, pair):
     """The same pair while there is another lease, whose process has a context and does nothing."""
     if not of or not all(tenant.is_alive for tenant in pair.values()):
@@ -153,7 +166,8 @@ def joined(suite, tenants, of, pair):
     idle = tenants.start("idle", ["--fraction", "0.1", "--memory", "1GiB", "--priority", "burst"])
     idle.ask("memory")
     for name, work in of.items():
-        prepare([(tenant, work) for tenant in pair.values()])
+        for tenant in pair.values():
+            prepare([(tenant, work)])
         rates = {who: [] for who in pair}
         for round_ in range(JOINED_ROUNDS[plan_of(name)]):
             for who in list(pair) if round_ % 2 == 0 else list(pair)[::-1]:
@@ -189,13 +203,19 @@ def check_build(suite, group, ours, plain):
 def one_work(suite, name, work, plain_and_ours, others):
     """Short turns, one after the other on one processor that nobody else of the suite is on: what disturbs one turn from outside
     is likely to disturb its neighbour too. Each process is first, second and third equally often.
-    Answers how much slower the work is in each round, under gpool and for the twin. Who of the `others` fails is left out from then on, and
-    costs the pair nothing."""
-    prepare([(tenant, work) for tenant in plain_and_ours.values()])
+    Answers how much slower the work is in each round, under gpool and for the twin. Who of the `others` fails is left out from
+    then on, and costs the pair nothing."""
+    plain = {who: tenant for who, tenant in plain_and_ours.items() if who != "gpool"}
+    # Ours by itself: of a kernel that is first measured beside others', the shim expects all that these take as well.
+    prepare([(plain_and_ours["gpool"], work)])
+    prepare([(tenant, work) for tenant in plain.values()])
     pair = {who: tenant for who, tenant in plain_and_ours.items() if who != TWIN}
     for who, tenant in list(others.items()):
         attempt(suite, others, who, lambda: prepare([(tenant, work)]))
     turns, gaps, plan, everybody = {}, {}, plan_of(name), list(plain_and_ours)
+    if name in LEARNT:
+        for who in ("gpool", *plain):
+            one_turn(suite, name, work, plain_and_ours[who], plan._replace(turn_s=LEARNING_S))
     for round_ in range(plan.rounds):
         beside = [who for at, who in enumerate(HAMI_PERCENTS) if at == round_ % 2 and who in others]
         first = round_ % len(everybody)
@@ -244,6 +264,10 @@ def figures(record, name, turns, gaps):
     record.figure(f"cost.{name}.noise", noise(apart), "ratio", None, None)
     record.figure(f"cost.{name}.twin", median(apart), "ratio", 1.0, None, {"interval": interval(apart)})
     record.figure(f"cost.{name}", median(ours), "ratio", 1.0, "<= 1.005", {"interval": interval(ours), "turns": turns})
+    if name in LEARNT:
+        half = len(ours) // 2
+        for part, rounds in (("early", slice(half)), ("late", slice(half, None))):
+            record.figure(f"cost.{name}.{part}", median(ours[rounds]), "ratio", median(apart[rounds]))
     if name in LAUNCH_BOUND:
         rates = {who: [turn["rate"] for turn in its.values()] for who, its in turns.items()}
         fast = lambda plain, other: percentile(plain, FAST) / percentile(other, FAST)
