@@ -59,6 +59,10 @@ pub fn run() -> ExitCode {
 
 fn measure() -> Result<serde_json::Value> {
     let (shim, real) = (Library::open(SHIM)?, Library::open(REAL)?);
+    // Else both ways would be one, and nothing added.
+    ensure(shim.address(c"cuLaunchKernel")? != real.address(c"cuLaunchKernel")?, || {
+        format!("{SHIM:?} is not the shim")
+    })?;
     let kernel = prepare(&shim)?;
     let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
     let (mut launch, mut launch_native) = (Vec::new(), Vec::new());
