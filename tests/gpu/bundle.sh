@@ -11,14 +11,14 @@ bundle=${2:-$root/target/gpu-bundle}
 
 rm -rf "$bundle"
 mkdir -p "$bundle/bin" "$bundle/libc" "$bundle/runc" "$bundle/suite"
-cp "$stage/bin/gpool" "$stage/bin/gpool-runtime" "$stage/bin/gpool-supervisor" "$stage/bin/gpool-tenant" "$bundle/bin/"
+cp "$stage/bin/gpool" "$stage/bin/gpool-runtime" "$stage/bin/gpool-supervisor" "$stage/bin/gpool-launch-cost" "$bundle/bin/"
 cp -r "$stage/libexec" "$stage/lib" "$bundle/"
 cp -r "$here/suite/." "$bundle/suite/suite"
 find "$bundle" -name __pycache__ -prune -exec rm -rf {} +
 
 # The newest symbols of glibc that our programs ask for, and the loader and libraries of this machine for one that has
 # none so new.
-for program in gpool gpool-supervisor; do
+for program in gpool gpool-supervisor gpool-launch-cost; do
     objdump -T "$bundle/bin/$program"
 done | grep -o 'GLIBC_2\.[0-9]*' | sort -t. -k2 -n -u | tail -n 1 | sed 's/GLIBC_//' > "$bundle/GLIBC"
 for library in ld-linux-x86-64.so.2 libc.so.6 libm.so.6 libgcc_s.so.1 libdl.so.2 libpthread.so.0; do

@@ -265,6 +265,11 @@ class Host:
     def _supervisor(self):
         return [*self._loader(), PLACES["bin/gpool-supervisor"]]
 
+    @property
+    def has_old_libc(self):
+        """Whether this machine's C library is older than our programs need."""
+        return bool(self._loader())
+
     def _loader(self):
         """The loader that the bundle carries, where this machine's C library is older than our programs need."""
         needed, own = (os.path.join(self.bundle, "GLIBC"), platform.libc_ver()[1])

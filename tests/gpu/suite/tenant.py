@@ -35,11 +35,12 @@ def plain_env():
 
 
 class Tenant:
-    """A worker process. `share` is None for a plain one, else options of `gpool run`; `around` is a command that starts it."""
+    """A worker process. `share` is None for a plain one, else options of `gpool run`; `around` is a command that starts it, and
+    `command` another program in its place, which says lines of JSON."""
 
-    def __init__(self, name, share=None, env=None, around=()):
+    def __init__(self, name, share=None, env=None, around=(), command=None):
         self.name, self.share, self.env = name, share, env
-        command = [*around, sys.executable, "-m", "suite.worker"]
+        command = [*around, *(command or [sys.executable, "-m", "suite.worker"])]
         if share is None:
             env = {**plain_env(), **(env or {})}
         else:
@@ -167,11 +168,11 @@ class Tenants:
     def _alive(self):
         return [tenant for tenant in self.all if tenant.is_alive]
 
-    def start(self, name, share=None, env=None, around=()):
+    def start(self, name, share=None, env=None, around=(), command=None):
         DEADLINE.check()
         # One that had begun and was in no list would be left.
         with DEADLINE.held_back():
-            self.all.append(Tenant(name, share, env, around))
+            self.all.append(Tenant(name, share, env, around, command))
         return self.all[-1]
 
     def living(self, tenant):

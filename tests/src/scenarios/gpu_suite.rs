@@ -157,7 +157,12 @@ pub fn run_all(inside: &Inside) -> Result<()> {
         for name in ["share.hami.error", "cost.spin_300us.hami_limited"] {
             same(figures, name, &Value::Null)?;
         }
-        ensure(figures["cost.spin_300us.hami"].is_object(), || "the cost of the stand-in was not measured".into())
+        for name in
+            ["cost.spin_300us.hami", "cost.spin_300us.early", "cost.mean_busy", "cost.call.launch", "cost.call.event"]
+        {
+            ensure(figures[name]["value"].is_number(), || format!("{name} was not measured"))?;
+        }
+        Ok(())
     })
 }
 

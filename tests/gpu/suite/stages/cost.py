@@ -2,11 +2,11 @@
 
 import collections
 
-from .. import hami, libraries
+from .. import calls, hami, libraries
 from ..record import interval, interval_of, median, percentile
 from ..tenant import START_PATIENCE_S, TenantError, Tenants, hear_all, prepare, run_together, warm_up
 
-SECONDS = 137
+SECONDS = 136
 # Turns of a plain process before gpool is brought up, and as many afterwards.
 AROUND_TURNS = 6
 # How a work is measured: in how many rounds, in each of which each process has a turn; how long a turn is; its beginning, which
@@ -16,8 +16,9 @@ Plan = collections.namedtuple("Plan", "rounds turn_s skip_ns lead_ms")
 LONG = Plan(6, 0.4, 80_000_000, 50)
 # Of steps of 30 ms so many more that a percentile of all turns is judged: 66 times between ends of steps.
 STEPS = LONG._replace(turn_s=0.45)
-# What the processor launches one by one has fast turns and slow ones: of many short ones those that are fast come again.
-SHORT = Plan(18, 0.13, 25_000_000, 20)
+# What the processor launches one by one has fast turns and slow ones: of many short ones those that are fast come again. Few
+# decide less than what calls cost one by one, see `calls`.
+SHORT = Plan(9, 0.13, 25_000_000, 20)
 LAUNCH_BOUND = {"fused_short", "decode", "launch_bound", "request"}
 # What all do alone first, for so long, and which does not count: the shim knows after a second how long bursts of many kernels
 # are, and what is paid until then is paid once. Whether that was all is told by both halves of the rounds.
@@ -25,7 +26,7 @@ LEARNT, LEARNING_S = {"train", "spin_300us"}, 1.5
 # What is measured once more beside a second lease, which does nothing: who is not the only one is measured more often.
 JOINED = {"train", "fused_short", "decode", "request", "spin_300us"}
 # In how many rounds: of short turns a few say nothing.
-JOINED_ROUNDS = {LONG: 3, STEPS: 3, SHORT: 9}
+JOINED_ROUNDS = {LONG: 3, STEPS: 3, SHORT: 4}
 # Of which works it is measured what the processors have to do where who waits for the device sleeps, in how many rounds.
 SLEEPING, SLEEPING_ROUNDS = {"train", "decode", "request", "spin_300us"}, 2
 # What percentile is judged of so many events: of fewer it is one of the last few.
@@ -100,6 +101,10 @@ def run(suite):
         except TenantError as error:
             failed.append(f"{group}: {error}")
     means(suite.record, [name for works in of.values() for name in works], slower)
+    try:
+        calls.measure(suite)
+    except TenantError as error:
+        failed.append(f"calls: {error}")
     if failed:
         raise TenantError("; ".join(failed))
 
