@@ -6,7 +6,6 @@ pub use told::{check_in_time, without_hours};
 
 use super::ahead::Ahead;
 use super::book::Book;
-use super::giving_way::LOOKED_AT;
 use super::grant::Leases;
 use super::plans::{Admitted, Free, Plans, SETTLE_NS, START_NS, Times};
 use super::quota::Tally;
@@ -266,13 +265,9 @@ impl Leases {
         may_move: bool,
     ) -> Result<(Vec<Moved>, Appointment), ErrorBody> {
         let alone = self.appointments((asked, uid), scene, may_move, false);
-        // Who stands so far behind has nobody go for it.
-        let is_near = || {
-            let ahead = scene.book.queue.ahead_of(asked, uid);
-            ahead.into_iter().filter(|waiter| !waiter.has_settled_plan()).count() < LOOKED_AT
-        };
         match alone {
-            Err(refusal) if self.configuration().preemption.enabled && is_near() => {
+            // Who stands far behind has nobody go for it.
+            Err(refusal) if self.configuration().preemption.enabled && self.is_near((asked, uid), scene) => {
                 self.appointments((asked, uid), scene, may_move, true).map_err(|_| refusal)
             }
             found => found,

@@ -25,9 +25,6 @@ use std::time::Duration;
 /// otherwise.
 pub const CLEARANCE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// So many in the queue are looked at, each beside all before it.
-pub const LOOKED_AT: usize = 16;
-
 /// Leases that have to go so that somebody who waits has room.
 #[derive(Debug, PartialEq, Eq)]
 pub struct GivingWay {
@@ -98,7 +95,7 @@ impl Leases {
         }
         let outside = self.left_without_leases(&gpus, &book);
         let scene = self.scene_to_come(&book, &gpus, &outside);
-        needy(&in_order).find_map(|(place, waiter)| {
+        self.needy(&in_order, &scene).into_iter().find_map(|(place, waiter)| {
             let ahead = self.taken_by(&in_order[..place], &scene);
             // Nobody goes for room that is lent: it would be over before that is free.
             let fits = |scene: &Scene<'_>| self.place_replanned(waiter, scene, &ahead, None).is_some();
@@ -130,10 +127,11 @@ impl Leases {
         let mut found: Vec<MakingRoom> = Vec::new();
         let now = Scene { is_imagined: true, ..self.scene(book, None, &gpus) };
         self.for_reservations(candidates, (rule, &outside), &now, (&mut coming, &mut full), &mut found);
-        let looked_at: BTreeSet<usize> = needy(&in_order).map(|(place, _)| place).collect();
+        let needy = self.needy(&in_order, &coming);
+        let looked_at: BTreeSet<usize> = needy.iter().map(|(place, _)| *place).collect();
         let others = in_order.iter().enumerate().filter(|(place, _)| !looked_at.contains(place));
         others.for_each(|(_, waiter)| waiter.making_on.borrow_mut().clear());
-        for (place, waiter) in needy(&in_order) {
+        for (place, waiter) in needy {
             let for_whom = &ForWhom::Waits(waiter.asked.container_id.clone());
             let ahead = self.taken_by(&in_order[..place], &coming);
             // Nobody goes for room that is lent: it would be over before that is free.
@@ -363,12 +361,6 @@ impl Book {
         // Of whom all are needed nobody goes before the last.
         Some(format!("{who} room for it, in {} at the latest", format_seconds(left_ns.div_ceil(1_000_000_000))))
     }
-}
-
-/// Those of the queue, with their places, for whom others may have to go: so many at most, and none that begins in time without that.
-fn needy<'a>(in_order: &'a [&'a Waiter]) -> impl Iterator<Item = (usize, &'a Waiter)> {
-    let all = in_order.iter().copied().enumerate();
-    all.filter(|(_, waiter)| !waiter.has_settled_plan()).take(LOOKED_AT)
 }
 
 fn priority_of(book: &Book, id: &LeaseId) -> Option<SlicePriority> {

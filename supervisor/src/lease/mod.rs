@@ -30,6 +30,7 @@ mod mechanism;
 mod members;
 mod meter;
 mod naming;
+mod needy;
 mod outside;
 mod over_quota;
 mod ownership;
