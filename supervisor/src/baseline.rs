@@ -6,7 +6,6 @@ mod pods;
 mod whose;
 
 use crate::auditor::Auditor;
-use crate::cgroup;
 use crate::clock;
 use crate::device::{Gpu, Kind, Occupancy};
 use crate::lease::{Leases, Members};
@@ -87,14 +86,10 @@ impl BaselineWatch {
         }
         let (now_ns, unix_s) = (clock::now_ns(), clock::unix_ms() / 1000);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
-        let stranded: Vec<String> = leases.book().stranded.iter().filter_map(|record| record.cgroup.clone()).collect();
-        let is_stranded = |pid| {
-            let path = if stranded.is_empty() { None } else { cgroup::path_of(pid) };
-            path.is_some_and(|path| stranded.iter().any(|its| cgroup::is_at_or_below(its, &path)))
-        };
+        let cgroups = leases.book().cgroups();
         let is_gpools = |pid| leases.groups.has_process(pid) || procfs::is_own_child(pid) || leases.gpu_tests.has(pid);
         let present = occupancies.iter().flatten().flat_map(|its| its.present.iter().copied()).collect();
-        self.learn(&present, now_ns, |pid| leased.contains(&pid) || is_gpools(pid) || is_stranded(pid));
+        self.learn(&present, now_ns, |pid| leased.contains(&pid) || is_gpools(pid) || cgroups.have(pid));
         let (mut seen, gpus) = (Vec::new(), leases.gpus());
         for (place, (gpu, occupancy)) in gpus.iter().zip(occupancies).enumerate() {
             let is_asked = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));

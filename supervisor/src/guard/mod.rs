@@ -114,7 +114,7 @@ impl Guard {
         self.look_at_members(leases, &charges, members, &with_context);
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
-        self.look_outside(leases, &charges, with_context.difference(&leased).copied());
+        self.look_outside(leases, with_context.difference(&leased).copied());
     }
 
     /// These have a context at `now`, by pid and start time.
@@ -362,23 +362,16 @@ impl Guard {
     }
 
     /// Processes that use a GPU and belong to no lease.
-    fn look_outside(
-        &mut self,
-        leases: &Leases,
-        charges: &BTreeMap<TenantId, Charge>,
-        pids: impl Iterator<Item = HostPid>,
-    ) {
+    fn look_outside(&mut self, leases: &Leases, pids: impl Iterator<Item = HostPid>) {
         // One that has come into a leased cgroup since its processes were listed is seen there next time.
-        let is_leased = |path: &str| {
-            charges.values().filter_map(|charge| charge.cgroup.as_deref()).any(|its| cgroup::is_at_or_below(its, path))
-        };
+        let cgroups = leases.book().cgroups();
         let outside = pids.filter_map(|pid| {
             let watched = WatchedProcess::open(pid).ok()?;
             // Daemons that serve leases, and the two that time slices are tried on.
             if leases.groups.has_process(pid) || procfs::is_own_child(pid) || leases.gpu_tests.has(pid) {
                 return None;
             }
-            (!cgroup::path_of(pid).as_deref().is_some_and(is_leased)).then_some(watched.name)
+            (!cgroups.have(pid)).then_some(watched.name)
         });
         for name in self.outside.look(outside.collect::<Vec<_>>()) {
             let place = cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned());

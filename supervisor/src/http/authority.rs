@@ -2,7 +2,7 @@
 
 use super::listener::Side;
 use crate::cgroup;
-use crate::lease::{Book, Leases, Record};
+use crate::lease::{Book, Cgroups, Leases, Record};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
@@ -42,7 +42,8 @@ impl Peer {
         let mut groups = peer_groups(stream);
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
-        let in_lease = is_in_a_lease(pid, leases) || process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let in_lease =
+            is_in_a_lease(pid, || leases.book().cgroups()) || process.as_ref().is_none_or(WatchedProcess::has_ended);
         Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease, gid_of })
     }
 
@@ -232,17 +233,13 @@ fn is_the_peer(stream: &UnixStream, process: &WatchedProcess) -> bool {
 }
 
 /// A process inside a lease has no say, whoever it is; nor has one that ended before it could be looked at.
-fn is_in_a_lease(pid: HostPid, leases: &Leases) -> bool {
+fn is_in_a_lease(pid: HostPid, leased: impl FnOnce() -> Cgroups) -> bool {
     let path = match cgroup::known_path_of(pid) {
         Ok(Some(path)) => path,
         Ok(None) => return false,
         Err(_) => return true,
     };
-    let book = leases.book();
-    book.leases
-        .values()
-        .filter_map(|lease| lease.record.cgroup.as_deref())
-        .any(|leased| path.strip_prefix(leased).is_some_and(|rest| rest.is_empty() || rest.starts_with('/')))
+    leased().hold(&path)
 }
 
 #[cfg(test)]
@@ -266,6 +263,22 @@ mod tests {
         }
         assert_eq!(peer.must_own(1000), Ok(()));
     }
+    #[test]
+    fn root_in_a_container_that_could_not_be_taken_over_administers_nothing() {
+        let me = HostPid(std::process::id());
+        let Some(its) = cgroup::path_of(me) else { return };
+        let of = |stranded: &str| {
+            let stranded = vec![Record { cgroup: Some(stranded.to_owned()), ..sample() }];
+            let book = Book { stranded, ..Book::default() };
+            let in_lease = is_in_a_lease(me, || book.cgroups());
+            Peer { in_lease, ..of_user(0, |_| None) }.administers()
+        };
+        // Its own is below this one too, if it is not that.
+        let above = its.get(..its[1..].find('/').map_or(its.len(), |end| end + 1)).unwrap_or(&its);
+        assert!(!of(&its) && !of(above) && of("/docker/c"));
+        assert!(is_in_a_lease(HostPid(u32::MAX >> 1), Cgroups::default), "it has ended");
+    }
+
     /// A directory server that does not answer must not keep everybody from the book.
     #[test]
     fn groups_are_asked_for_with_the_book_given_back() {
