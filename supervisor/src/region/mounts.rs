@@ -3,6 +3,7 @@
 
 use super::host::{RegionError, failed};
 use crate::procfs;
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
 use std::ffi::{CStr, CString};
 use std::fs;
@@ -19,6 +20,9 @@ pub const SOCKET: &str = "regions.sock";
 pub const DONE: &str = "done";
 /// Size of a region's tmpfs: what a tenant grows stops here.
 const TMPFS_OPTIONS: &CStr = c"size=262144,nr_inodes=8,mode=0755";
+/// The same in memory for good: who has a file of it mapped may have its pages swapped out (madvise(2), MADV_PAGEOUT), and the
+/// gatekeeper, which reads them, would wait for the disk.
+const UNSWAPPED_OPTIONS: &CStr = c"size=262144,nr_inodes=8,mode=0755,noswap";
 /// Size of what an MPS server and its clients share: their pipes, logs and /dev/shm.
 const SHARED_OPTIONS: &CStr = c"size=1073741824,nr_inodes=16384,mode=0755";
 /// There where SELinux is enabled.
@@ -101,8 +105,18 @@ impl Mounts {
 /// Mounts an empty tmpfs for a region.
 pub fn mount_tmpfs(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    let labels = Path::new(SELINUX).exists();
     let mount = |options: &CStr| rustix::mount::mount("gpool", dir, "tmpfs", flags, options);
-    Ok(with_label(TMPFS_OPTIONS, Path::new(SELINUX).exists(), mount)?)
+    Ok(unswapped(|options| with_label(options, labels, mount))?)
+}
+
+/// Mounts a region's tmpfs whose pages stay in memory, where the kernel can have it so.
+fn unswapped(mount: impl Fn(&CStr) -> Result<(), Errno>) -> Result<(), Errno> {
+    match mount(UNSWAPPED_OPTIONS) {
+        // Linux before 6.4 does not know that.
+        Err(Errno::INVAL) => mount(TMPFS_OPTIONS),
+        other => other,
+    }
 }
 
 /// Mounts with `options` and, where there are labels, the one of containers' files.
@@ -126,7 +140,7 @@ pub fn mount_shared(dir: &Path) -> io::Result<()> {
     // Containers write here and the host's root works here: a symbolic link of theirs must lead to no place of the host's.
     match mount(flags | MountFlags::NOSYMFOLLOW) {
         // Linux before 5.10 does not know that.
-        Err(rustix::io::Errno::INVAL) => Ok(mount(flags)?),
+        Err(Errno::INVAL) => Ok(mount(flags)?),
         other => Ok(other?),
     }
 }
@@ -208,6 +222,21 @@ mod tests {
             (tried(false, true), tried(true, true), tried(true, false)),
             (vec![false], vec![true], vec![true, false])
         );
+    }
+
+    #[test]
+    fn a_region_stays_in_memory_where_the_kernel_can_have_it_so() {
+        let tried = |answers: [Result<(), Errno>; 2]| {
+            let all = std::cell::RefCell::new(Vec::new());
+            let outcome = unswapped(|options| {
+                all.borrow_mut().push(options.to_bytes().ends_with(b",noswap"));
+                answers[all.borrow().len() - 1]
+            });
+            (outcome, all.into_inner())
+        };
+        assert_eq!(tried([Ok(()); 2]), (Ok(()), vec![true]));
+        assert_eq!(tried([Err(Errno::INVAL), Ok(())]), (Ok(()), vec![true, false]), "before 6.4");
+        assert_eq!(tried([Err(Errno::PERM), Ok(())]), (Err(Errno::PERM), vec![true]), "it may mount nothing");
     }
 
     #[test]
