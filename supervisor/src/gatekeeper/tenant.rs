@@ -230,8 +230,12 @@ impl Tenant {
                 && slot.first_launch_word() == self.word.0
             {
                 self.measured_from_ns = None;
-                let after_open_ns = slot.first_launch_ns().saturating_sub(from_ns);
-                heard.inputs.push(Input::FirstLaunch { tenant: self.id, after_open_ns });
+                // What is yet to come nobody has measured.
+                let first_ns = Some(slot.first_launch_ns()).filter(|first_ns| *first_ns <= now_ns);
+                heard.inputs.extend(first_ns.map(|first_ns| {
+                    let after_open_ns = first_ns.saturating_sub(from_ns);
+                    Input::FirstLaunch { tenant: self.id, after_open_ns }
+                }));
             }
         }
     }
@@ -322,6 +326,34 @@ fn burst_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::ControlPage;
+    use std::os::unix::fs::FileExt;
+
+    #[test]
+    fn a_first_launch_that_is_yet_to_come_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let region = Arc::new(RegionHost::create_unmounted(dir.path(), &ControlPage::of_half()));
+        let mut tenant = Tenant::new(TenantId(1), vec![0], region.clone(), &mut Vec::new());
+        let mut measured = |after_open_ns: i64| {
+            tenant.close();
+            let due_ns = clock::now_ns();
+            let until_ns = due_ns + 1_000_000_000;
+            let opening = Opening { until_ns, depth_ns: 1, burst_ns: 1, is_left_open: false, heeds_leaving: false };
+            tenant.open(due_ns, due_ns, opening);
+            let words = [(0, 77), (80, u64::from(region.gate().0)), (88, due_ns.saturating_add_signed(after_open_ns))];
+            words.iter().for_each(|(at, word)| region.report_file().write_all_at(&word.to_le_bytes(), *at).unwrap());
+            let mut heard = Heard::default();
+            tenant.collect(&mut Report::new(), &mut heard, &mut Vec::new());
+            let after_open_ns = |input: &Input| match input {
+                Input::FirstLaunch { after_open_ns, .. } => Some(*after_open_ns),
+                _ => None,
+            };
+            heard.inputs.iter().find_map(after_open_ns)
+        };
+        assert_eq!((measured(0), measured(-5)), (Some(0), Some(0)));
+        assert_eq!(measured(3_600_000_000_000), None, "slices would be as long as hand-offs seem to be");
+        assert_eq!(measured(1), Some(1), "the next one is measured again");
+    }
 
     #[test]
     fn a_burst_counts_on_the_gpu_that_its_tag_names() {
