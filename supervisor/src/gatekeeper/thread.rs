@@ -12,14 +12,22 @@ use gpool_policy::slice::Input;
 use gpool_shared_region::{HEARTBEAT_PERIOD_NS, HEARTBEAT_STALE_NS};
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// So many orders are carried out before bells and timers are looked at again: behind some of them is anybody who may ask the socket.
+const ORDERS: usize = 8;
+/// Figures no older than this are of this moment for whoever asks the socket.
+const RECENT_NS: u64 = 50_000_000;
 
 /// Sends orders to the gatekeeper; clones go to other threads.
 #[derive(Clone)]
 pub struct Gatekeeper {
     orders: Sender<Order>,
     doorbell: Doorbell,
+    /// The figures that were asked for last by [`Gatekeeper::recent_statistics`].
+    recent: Arc<Mutex<Statistics>>,
 }
 
 impl Gatekeeper {
@@ -41,6 +49,15 @@ impl Gatekeeper {
         let (sender, receiver) = channel();
         self.order(Order::Statistics(sender));
         receiver.recv().unwrap_or_default()
+    }
+
+    /// The same, or what they were just before: they are dear, and anybody may ask the socket for them as often as he likes.
+    pub fn recent_statistics(&self) -> Statistics {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if clock::now_ns().saturating_sub(recent.at_ns) >= RECENT_NS {
+            *recent = self.statistics();
+        }
+        recent.clone()
     }
 
     /// Takes what the processes of a tenant still have to tell.
@@ -70,21 +87,7 @@ impl Gatekeeper {
 /// # Errors
 /// When the kernel gives no thread or no descriptors.
 pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Result<(Gatekeeper, JoinHandle<()>)> {
-    let (sender, receiver) = channel();
-    let wakeup = Wakeup::new()?;
-    let gatekeeper = Gatekeeper { orders: sender, doorbell: wakeup.doorbell() };
-    let now_ns = clock::now_ns();
-    let state = Loop {
-        gates: Gates::new(gpus, now_ns),
-        tenants: Tenants::new(),
-        wakeup,
-        orders: receiver,
-        notice: Box::new(notice),
-        report: Report::new(),
-        beat_ns: now_ns,
-        unheard: Vec::new(),
-        faults: Faults::default(),
-    };
+    let (gatekeeper, state) = Loop::new(gpus, Box::new(notice))?;
     let thread = std::thread::Builder::new().name("gatekeeper".into()).spawn(move || state.run())?;
     Ok((gatekeeper, thread))
 }
@@ -113,6 +116,25 @@ struct Loop {
 }
 
 impl Loop {
+    fn new(gpus: usize, notice: Box<dyn Fn(Notice) + Send>) -> io::Result<(Gatekeeper, Self)> {
+        let (sender, receiver) = channel();
+        let wakeup = Wakeup::new()?;
+        let gatekeeper = Gatekeeper { orders: sender, doorbell: wakeup.doorbell(), recent: Arc::default() };
+        let now_ns = clock::now_ns();
+        let state = Self {
+            gates: Gates::new(gpus, now_ns),
+            tenants: Tenants::new(),
+            wakeup,
+            orders: receiver,
+            notice,
+            report: Report::new(),
+            beat_ns: now_ns,
+            unheard: Vec::new(),
+            faults: Faults::default(),
+        };
+        Ok((gatekeeper, state))
+    }
+
     fn run(mut self) {
         ask_for_priority();
         let mut rung = Vec::new();
@@ -120,9 +142,7 @@ impl Loop {
             self.wakeup.wait(self.next_ns(), &mut rung);
             let now_ns = clock::now_ns();
             let mut again = Vec::new();
-            while let Ok(order) = self.orders.try_recv() {
-                self.obey(order, &mut again);
-            }
+            self.take_orders(&mut again);
             again.extend(rung.iter().map(|token| TenantId(*token)));
             // Stopped for so long that tenants took us to be away: those that ran on unpaced have not taken it from
             // the others.
@@ -142,6 +162,15 @@ impl Loop {
             }
             self.listen_again(now_ns);
         }
+    }
+
+    /// Carries out the next orders; tenants to look at go to `again`. If more may be there the next wait is none.
+    fn take_orders(&mut self, again: &mut Vec<TenantId>) {
+        for _ in 0..ORDERS {
+            let Ok(order) = self.orders.try_recv() else { return };
+            self.obey(order, again);
+        }
+        self.wakeup.doorbell().ring();
     }
 
     /// The next timer of any scheduler, the heartbeat while there is somebody to hear it, and the next bell to listen to

@@ -60,3 +60,31 @@ fn unheard_in_a_window(region: &RegionHost) -> (u32, f64) {
     }
     (turns, unheard.as_secs_f64() / begin.elapsed().as_secs_f64())
 }
+
+/// Whoever may ask the socket has orders given, as many as he likes.
+#[test]
+fn between_two_looks_so_many_orders_are_carried_out_and_the_rest_with_the_next() {
+    let (gatekeeper, mut state) = Loop::new(1, Box::new(|_| {})).unwrap();
+    let (sender, answers) = channel();
+    (0..2 * ORDERS + 1).for_each(|_| gatekeeper.order(Order::Statistics(sender.clone())));
+    let mut rung = Vec::new();
+    for expected in [ORDERS, ORDERS, 1] {
+        // It would wait for ever if nothing had been said of those that are left.
+        state.wakeup.wait(None, &mut rung);
+        state.take_orders(&mut Vec::new());
+        assert_eq!(answers.try_iter().count(), expected);
+    }
+}
+
+#[test]
+fn figures_of_a_moment_ago_are_not_asked_for_again() {
+    let (gatekeeper, state) = Loop::new(1, Box::new(|_| {})).unwrap();
+    let copy = Statistics { at_ns: clock::now_ns() + clock::ns(60), slice_ns: 7, ..Statistics::default() };
+    *gatekeeper.recent.lock().unwrap() = copy.clone();
+    // Nobody carries orders out here: one would wait for ever.
+    assert_eq!(gatekeeper.recent_statistics(), copy);
+    assert!(state.orders.try_recv().is_err());
+    drop(state);
+    *gatekeeper.recent.lock().unwrap() = Statistics { at_ns: clock::now_ns() - RECENT_NS, ..copy };
+    assert_eq!(gatekeeper.recent_statistics(), Statistics::default(), "they are asked for anew");
+}

@@ -301,7 +301,7 @@ fn own(peer: &Peer, leases: &Leases, id: &str) -> Result<String, ErrorBody> {
 }
 
 fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
-    let statistics = leases.gatekeeper.statistics();
+    let statistics = leases.gatekeeper.recent_statistics();
     let handoffs = statistics.handoffs;
     SupervisorInfo {
         version: env!("CARGO_PKG_VERSION").into(),

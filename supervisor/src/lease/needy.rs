@@ -87,7 +87,8 @@ mod tests {
     use gpool_protocol::HostPid;
 
     fn waits(request: &str) -> Waiter {
-        let asked = format!(r#"{{"container_id":"c","request":{{"fraction_permille":300,"wait_seconds":60{request}}}}}"#);
+        let asked =
+            format!(r#"{{"container_id":"c","request":{{"fraction_permille":300,"wait_seconds":60{request}}}}}"#);
         let asked: LeaseRequest = serde_json::from_str(&asked).unwrap();
         let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
         Waiter::new(&asked, 0, this, Claim { priority: Priority::Guaranteed, is_ordinary: true, round: 0, since_ns: 1 })

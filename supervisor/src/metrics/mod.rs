@@ -75,7 +75,7 @@ struct Moment {
 
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
-    let statistics = leases.gatekeeper.statistics();
+    let statistics = leases.gatekeeper.recent_statistics();
     let (views, gpus, queue, quotas, reservations, overflow) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
