@@ -6,6 +6,7 @@
 
 use super::queue::{Queue, Registration};
 use super::take_out;
+use crate::cgroup;
 use crate::lease::{Dead, Lease, Leases, Process};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
@@ -23,12 +24,16 @@ const CHANGES: usize = 16;
 /// Registrations of which nobody could find out whose they are, because there was no descriptor or no memory left. Nobody
 /// tells them again, and their processes wait for memory until they are accepted. There are no more than slots.
 #[derive(Debug, Default)]
-pub struct Unwatched(BTreeMap<(TenantId, usize), u64>);
+pub struct Unwatched {
+    numbers: BTreeMap<(TenantId, usize), u64>,
+    /// Leases of which it was told that a slot is another's.
+    told: BTreeSet<TenantId>,
+}
 
 impl Unwatched {
     /// Puts them into the queue again, each unless another process has taken its slot meanwhile.
     pub fn try_again(&self, queue: &mut Queue, now: Instant) {
-        for ((tenant, slot), number) in &self.0 {
+        for ((tenant, slot), number) in &self.numbers {
             queue.put_again(Registration { tenant: *tenant, slot: *slot, number: *number }, now);
         }
     }
@@ -36,9 +41,9 @@ impl Unwatched {
     /// Keeps a registration if looking at it has failed; whether that is new.
     fn note(&mut self, Registration { tenant, slot, number }: Registration, has_failed: bool) -> bool {
         if has_failed {
-            return self.0.insert((tenant, slot), number) != Some(number);
+            return self.numbers.insert((tenant, slot), number) != Some(number);
         }
-        self.0.remove(&(tenant, slot));
+        self.numbers.remove(&(tenant, slot));
         false
     }
 }
@@ -59,6 +64,18 @@ pub fn look(
         Ok(Some(seen)) => {
             let mut book = leases.book();
             let begun = Instant::now();
+            if let Seen::Stranger(pid) = seen
+                && !unwatched.told.contains(&registration.tenant)
+            {
+                unwatched.told.retain(|tenant| book.of_tenant(*tenant).is_some());
+                unwatched.told.insert(registration.tenant);
+                if let Some(lease) = book.of_tenant(registration.tenant) {
+                    let short = lease.record.container_id.short();
+                    log!(
+                        "a place of {short} is held in the name of process {pid}, not of its cgroup: it is given to nobody"
+                    );
+                }
+            }
             if let Some(lease) = book.of_tenant(registration.tenant)
                 && accept(leases, lease, registration, seen)
             {
@@ -80,15 +97,23 @@ pub fn look(
 /// A program by the process that runs it; none of a mark that could not be told.
 type Program = (ProcessName, Option<ProgramMark>);
 
-/// The region in which to look, and the programs that have registered there; none if there is nothing to look at.
-fn known(leases: &Leases, registration: Registration) -> Option<(Arc<RegionHost>, Vec<Program>)> {
+/// Where to look, and who may be there.
+struct Known {
+    region: Arc<RegionHost>,
+    /// The programs that have registered.
+    programs: Vec<Program>,
+    cgroup: Option<String>,
+}
+
+/// The same of a registration; none if there is nothing to look at.
+fn known(leases: &Leases, registration: Registration) -> Option<Known> {
     let mut book = leases.book();
     let lease = book.of_tenant(registration.tenant)?;
     if !is_open(lease, registration) {
         return None;
     }
     let programs = lease.processes.values().map(|process| (process.watched.name, process.program)).collect();
-    Some((lease.region.clone(), programs))
+    Some(Known { region: lease.region.clone(), programs, cgroup: lease.record.cgroup.clone() })
 }
 
 /// Whether the slot waits for this registration to be accepted. One that another process has taken meanwhile is told of
@@ -114,18 +139,29 @@ enum Seen {
         /// It has executed this program, and nobody else can hold what an earlier one had opened.
         is_alone: bool,
     },
+    /// It is held in the name of this process, which is none of the lease's.
+    Stranger(HostPid),
     /// Nobody holds it.
     Free,
 }
 
 /// Looks who holds the slot, without the book; none if there is nothing to look at.
 fn seen(leases: &Leases, registration: Registration) -> io::Result<Option<Seen>> {
-    let Some((region, programs)) = known(leases, registration) else { return Ok(None) };
+    let Some(Known { region, programs, cgroup }) = known(leases, registration) else { return Ok(None) };
     let Some(watched) = holder_of(&region, registration.slot)? else { return Ok(Some(Seen::Free)) };
+    if is_stranger(cgroup.as_deref(), &watched) {
+        return Ok(Some(Seen::Stranger(watched.name.pid)));
+    }
     let program = ProgramMark::of(watched.name.pid);
     let has_executed = programs.iter().any(|(name, before)| is_before((*name, *before), watched.name, program));
     let is_alone = has_executed && !procfs::has_children(watched.name.pid);
     Ok(Some(Seen::Held { watched, program, is_alone }))
+}
+
+/// Whether a process lives and is not in this cgroup of a lease. Of a lease without one that cannot be told: its members are who has
+/// registered.
+fn is_stranger(cgroup: Option<&str>, process: &WatchedProcess) -> bool {
+    cgroup.is_some_and(|its| !cgroup::holds(its, process)) && !process.has_ended()
 }
 
 /// Whether the process `name` ran that program before it executed the one that it runs now.
@@ -149,12 +185,12 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
             lease.region.accept(slot, number);
             true
         }
-        // Dead before it was seen.
-        Seen::Free if lease.region.registration(slot) == Some(number) => {
+        // Dead before it was seen, or of a name that is another's by now.
+        Seen::Free | Seen::Stranger(_) if lease.region.registration(slot) == Some(number) => {
             free(lease, slot);
             false
         }
-        Seen::Free => false,
+        Seen::Free | Seen::Stranger(_) => false,
     }
 }
 
@@ -195,7 +231,9 @@ pub fn write_down(leases: &Leases, changed: &BTreeSet<TenantId>) {
     }
 }
 
-/// The process that holds the record lock on the slot's first byte; none when nobody does.
+/// The process that has the pid in whose name the slot's first byte is locked; none when nobody holds it. That is who made the lock,
+/// which is not always who holds it: a process that shares its open files with another (CLONE_FILES) may end, and its lock stays
+/// with the other. Its pid may be anybody's then.
 ///
 /// # Errors
 /// No descriptor or memory is left, or [`io::ErrorKind::WouldBlock`] if the lock goes from hand to hand.
@@ -203,7 +241,7 @@ fn holder_of(region: &RegionHost, slot: usize) -> io::Result<Option<WatchedProce
     for _ in 0..CHANGES {
         let Some(pid) = lock_holder(region, slot)? else { return Ok(None) };
         match WatchedProcess::open(pid) {
-            // Still the holder after its pidfd was opened, so the pid cannot have changed hands in between.
+            // Still in its name after its pidfd was opened. What is not so by now was another holder's.
             Ok(watched) if lock_holder(region, slot)? == Some(pid) => return Ok(Some(watched)),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -234,12 +272,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_is_in_another_cgroup_is_none_of_the_lease_s() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+        let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
+        assert!(is_stranger(Some("/gpool-no-such-cgroup"), &watched));
+        assert!(!is_stranger(None, &watched));
+        if let Some(own) = cgroup::path_of(HostPid(child.id())) {
+            assert!(!is_stranger(Some(&own), &watched) && is_stranger(Some(&format!("{own}/below")), &watched));
+        }
+        child.kill().and_then(|()| child.wait()).unwrap();
+        assert!(!is_stranger(Some("/gpool-no-such-cgroup"), &watched), "it was there, and what it held may still be");
+    }
+
+    #[test]
     fn a_registration_that_cannot_be_looked_at_is_kept_until_it_can_and_told_once() {
         let (mut unwatched, place) = (Unwatched::default(), (TenantId(3), 5));
         let registration = |number| Registration { tenant: place.0, slot: place.1, number };
         assert!(unwatched.note(registration(7), true));
         assert!(!unwatched.note(registration(7), true), "told once");
-        assert_eq!(unwatched.0, BTreeMap::from([(place, 7)]));
+        assert_eq!(unwatched.numbers, BTreeMap::from([(place, 7)]));
         assert!(unwatched.note(registration(8), true), "another process has the slot");
         let (mut queue, now) = (Queue::default(), Instant::now());
         unwatched.try_again(&mut queue, now);
@@ -248,6 +299,6 @@ mod tests {
         unwatched.try_again(&mut queue, now);
         assert_eq!((queue.next(now), queue.next(now)), (Some(registration(9)), None), "the newer one is not forgotten");
         assert!(!unwatched.note(registration(8), false));
-        assert!(unwatched.0.is_empty());
+        assert!(unwatched.numbers.is_empty());
     }
 }
