@@ -144,10 +144,10 @@ pub fn rule(rules: &Preemption) -> Rule {
 /// Those that may have to go, the first first. From one without a cgroup of its own nothing can be taken; one that is frozen would
 /// hear of it when it is over.
 pub fn candidates<'a>(leases: impl Iterator<Item = &'a Lease>) -> Vec<(LeaseId, Candidate)> {
-    let unix_ms = clock::unix_ms();
+    let now_ns = clock::now_ns();
     let of = |lease: &Lease| Candidate {
         priority: slice_priority(lease.record.priority),
-        ran_ns: unix_ms.saturating_sub(lease.record.created_unix_ms).saturating_mul(1_000_000),
+        ran_ns: lease.record.age_ns(now_ns),
         came_back: lease.back_until.is_some(),
         notice: lease.makes_room.notice,
     };

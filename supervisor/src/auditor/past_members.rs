@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const KNOWN_NS: u64 = 10_000_000_000;
 
 /// The device tells within this of what a process has done.
-const LATE_MS: u64 = 3000;
+const LATE_NS: u64 = 3_000_000_000;
 
 /// Who was whose lately.
 #[derive(Debug, Default)]
@@ -55,9 +55,9 @@ impl PastMembers {
 /// The lease that has all of a GPU, and has had it for so long that the device tells late of nobody before.
 pub fn whole(leases: &Leases, gpu: usize) -> Option<TenantId> {
     let book = leases.book();
-    let now_ms = clock::unix_ms();
+    let now_ns = clock::now_ns();
     let is_its = |lease: &&Lease| lease.record.mechanism == Mechanism::Exclusive && lease.gpus().any(|its| its == gpu);
-    let has_had_it = |lease: &&Lease| now_ms.saturating_sub(lease.record.created_unix_ms) >= LATE_MS;
+    let has_had_it = |lease: &&Lease| lease.record.age_ns(now_ns) >= LATE_NS;
     book.leases.values().find(is_its).filter(has_had_it).map(|lease| lease.tenant)
 }
 

@@ -30,9 +30,14 @@ pub struct Run {
 impl Record {
     /// When it had its GPUs first, CLOCK_MONOTONIC.
     pub fn begun_ns(&self, now_ns: u64) -> u64 {
-        let ran_ms = clock::unix_ms().saturating_sub(self.created_unix_ms);
         let by_run_time = self.ends_ns.zip(self.run_seconds).map(|(ends_ns, run)| ends_ns.saturating_sub(ns(run)));
-        by_run_time.unwrap_or_else(|| now_ns.saturating_sub(ran_ms.saturating_mul(1_000_000)))
+        by_run_time.unwrap_or_else(|| now_ns.saturating_sub(self.age_ns(now_ns)))
+    }
+
+    /// How long ago it was granted. Clocks on the wall are put forward and back; where nothing else was written down they say so.
+    pub fn age_ns(&self, now_ns: u64) -> u64 {
+        let by_wall = || clock::unix_ms().saturating_sub(self.created_unix_ms).saturating_mul(1_000_000);
+        self.created_ns.map_or_else(by_wall, |created_ns| now_ns.saturating_sub(created_ns))
     }
 
     /// What is left of its run time, nanoseconds; none of one that has no end or has lost its GPUs.
@@ -274,6 +279,19 @@ mod tests {
         assert_eq!(of_none.planned_end_ns(0), None, "nothing can be taken from it");
         assert!(check_end_can_come(&of_none, None).is_err() && check_end_can_come(&of_none, Some("/c")).is_ok());
         assert!(check_end_can_come(&sample(), None).is_ok());
+    }
+
+    #[test]
+    fn how_long_somebody_runs_is_no_matter_of_clocks_on_the_wall() {
+        // Granted ten seconds ago, when the clock on the wall was an hour ahead, or a year behind.
+        for created_unix_ms in [clock::unix_ms() + 3_600_000, clock::unix_ms() - 31_536_000_000] {
+            let record = Record { created_unix_ms, created_ns: Some(ns(60)), ..sample() };
+            assert_eq!((record.age_ns(ns(70)), record.begun_ns(ns(70))), (ns(10), ns(60)));
+            let change = LeaseUpdate { run_seconds: Some(30), ..LeaseUpdate::default() };
+            assert_eq!(run_changed(&record, &change, true, ns(70)).unwrap().ends_ns, Some(ns(90)));
+        }
+        let of_an_older_supervisor = Record { created_unix_ms: clock::unix_ms() - 5000, ..sample() };
+        assert!((ns(5)..ns(60)).contains(&of_an_older_supervisor.age_ns(ns(70))));
     }
 
     #[test]

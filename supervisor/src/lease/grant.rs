@@ -231,6 +231,7 @@ impl Leases {
             ends_ns: run.ends_ns,
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
+            created_ns: Some(clock::now_ns()),
             requester: Some(requester.name),
             init: None,
             cgroup: None,

@@ -195,8 +195,11 @@ pub struct Record {
     pub ends_ns: Option<u64>,
     /// Who started it.
     pub owner_uid: u32,
-    /// When.
+    /// When, for people.
     pub created_unix_ms: u64,
+    /// The same, CLOCK_MONOTONIC. None from a supervisor that did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub created_ns: Option<u64>,
     /// The process that asked for it: the OCI runtime, before the container runs.
     pub requester: Option<ProcessName>,
     /// The container's init, once bound.

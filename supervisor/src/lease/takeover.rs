@@ -111,7 +111,7 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
     let is_over = |process: io::Result<Option<WatchedProcess>>| matches!(process, Ok(None));
     let init_lives = !is_over(living_init(leases, record)) || !is_over(living_requester(record));
     let others_live = record.cgroup.as_deref().is_some_and(crate::cgroup::is_populated);
-    let waits = record.init.is_some() || (may_be_known(leases, record) && !is_given_up(record, clock::unix_ms()));
+    let waits = record.init.is_some() || (may_be_known(leases, record) && !is_given_up(record, clock::now_ns()));
     if same_boot && (init_lives || others_live) && waits {
         if is_news(&mut leases.book().stranded_for, id, &cause) {
             log!("lease {id} cannot be taken over yet: {cause}");
@@ -150,8 +150,8 @@ fn has_group(leases: &Leases, id: &str) -> bool {
 }
 
 /// Whether a lease that nobody has bound is as old as one that is given up: its container did not start in time.
-fn is_given_up(record: &Record, now_unix_ms: u64) -> bool {
-    u128::from(now_unix_ms.saturating_sub(record.created_unix_ms)) >= BIND_PATIENCE.as_millis()
+fn is_given_up(record: &Record, now_ns: u64) -> bool {
+    u128::from(record.age_ns(now_ns)) >= BIND_PATIENCE.as_nanos()
 }
 
 /// Whether a lease is stranded for another reason than was told last: it may be for as long as its container runs.
@@ -385,8 +385,8 @@ mod tests {
         assert!(!may_be_ready(dir.path()), "nothing is written there yet");
         std::fs::remove_file(dir.path().join("report")).unwrap();
         assert!(may_be_ready(dir.path()), "that it cannot be opened does not say that it was never there");
-        let record = Record { created_unix_ms: 1000, ..record_of("pending", None) };
-        assert_eq!([300_999, 301_000, 0].map(|now| is_given_up(&record, now)), [false, true, false]);
+        let record = Record { created_ns: Some(clock::ns(1)), ..record_of("pending", None) };
+        assert_eq!([300, 301, 0].map(|now| is_given_up(&record, clock::ns(now))), [false, true, false]);
     }
 
     #[test]
