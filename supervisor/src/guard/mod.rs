@@ -27,7 +27,11 @@ pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use rounds::{Budget, Rounds, Turn};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Instant;
+
+/// So many processes of each lease are shown to whoever asks: a container may have any number.
+const SHOWN: usize = 64;
 
 /// What the guard has to know of a lease, copied out of the book.
 struct Charge {
@@ -195,7 +199,7 @@ impl Guard {
         self.found = found.keys().map(|(_, name)| name.pid).collect();
         let told = self.bypassing.look(found.keys().copied());
         self.note_bypassing(leases, &found);
-        leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone_from(&seen);
+        *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen));
         for key in told {
             self.tell(leases, charges, key.0, &found[&key]);
         }
@@ -427,6 +431,20 @@ fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
         context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
     };
     book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()
+}
+
+/// Those that are shown, in their order: of a lease with many those first that go past its shims.
+fn shown(seen: Vec<GuardedProcess>) -> Vec<GuardedProcess> {
+    let mut counts: BTreeMap<LeaseId, usize> = BTreeMap::new();
+    let (found, others): (Vec<_>, Vec<_>) = seen.into_iter().enumerate().partition(|(_, its)| its.finding.is_some());
+    let mut all: Vec<(usize, GuardedProcess)> = found.into_iter().chain(others).collect();
+    all.retain(|(_, process)| {
+        let count = counts.entry(process.lease_id.clone()).or_default();
+        *count += 1;
+        *count <= SHOWN
+    });
+    all.sort_by_key(|(place, _)| *place);
+    all.into_iter().map(|(_, process)| process).collect()
 }
 
 fn in_words(bypass: Bypass, look: &Look) -> String {

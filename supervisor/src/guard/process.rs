@@ -18,9 +18,9 @@ const NVML: &str = "libnvidia-ml.so";
 /// No more of its mappings is read at a look. A program with as many mappings as Linux allows stays far below, unless it
 /// means to take the supervisor's memory with the names of its files.
 const MAPS_BYTES: u64 = 16 << 20;
-/// No more of its libraries are looked at, and no more of their paths is kept.
+/// No more of its libraries are looked at, and no more of their paths is kept: the end, where the name stands.
 const LIBRARIES: usize = 16;
-const PATH_LETTERS: usize = 1024;
+const PATH_LETTERS: usize = 256;
 /// Processes whose mappings keep a thread each waiting, before those of others are not read any more.
 const STUCK_PROCESSES: usize = 8;
 /// No more of its descriptors are looked at.
@@ -142,12 +142,16 @@ impl Maps {
             let is_unread = reading == Reading::Unread;
             // A shim of ours lies on the host's own disk, which answers.
             let build_id = if let Reading::Answer(build_id) = reading { build_id } else { None };
-            let letters = mapping.path.chars().take(PATH_LETTERS);
-            let path = letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect();
-            Library { path, is_cuda: mapping.is_cuda, build_id, is_unread }
+            Library { path: shown_path(&mapping.path), is_cuda: mapping.is_cuda, build_id, is_unread }
         };
         Some(Look { libraries: found.into_iter().map(library).collect(), is_cut, is_unread: false })
     }
+}
+
+/// A path as people see it, whatever its file is called.
+fn shown_path(path: &str) -> String {
+    let letters = path.chars().skip(path.chars().count().saturating_sub(PATH_LETTERS));
+    letters.map(|letter| if letter.is_control() { '?' } else { letter }).collect()
 }
 
 /// The mappings of the process with this directory. Of one whose first thread has ended the other threads tell.
@@ -247,6 +251,15 @@ mod tests {
         assert_eq!(found[1], mapping("7f0000005000-7f0000006000", 78, "/dev/gpool/real/libcuda.so.1", true));
         assert_eq!(found[2], mapping("7f0000007000-7f0000008000", 79, "/odd name/libnvidia-ml.so.535.1", false));
         assert_eq!(found.len(), 3);
+    }
+
+    #[test]
+    fn of_a_path_its_end_is_kept() {
+        let path = format!("/{}/odd\nname/libcuda.so.1", "\u{1d11e}".repeat(1024));
+        let shown = shown_path(&path);
+        assert_eq!(shown.chars().count(), PATH_LETTERS);
+        assert!(shown.ends_with("/odd?name/libcuda.so.1"));
+        assert_eq!(shown_path("/usr/lib/libcuda.so.1"), "/usr/lib/libcuda.so.1");
     }
 
     #[test]

@@ -136,3 +136,22 @@ fn a_context_is_as_old_as_its_process_and_not_as_its_pid() {
     assert_eq!(note(4, &[(8, Some(300))]), [1]);
     assert_eq!(note(5, &[(7, Some(100)), (8, Some(300))]), [0, 2]);
 }
+
+#[test]
+fn of_a_lease_with_many_processes_those_are_shown_that_go_past_its_shims() {
+    let process = |lease: &str, pid: u32, finding: Option<&str>| GuardedProcess {
+        lease_id: LeaseId(lease.into()),
+        container_id: ContainerId("c".into()),
+        pid: HostPid(pid),
+        name: "python3".into(),
+        is_registered: true,
+        libraries: Vec::new(),
+        finding: finding.map(str::to_owned),
+    };
+    let mut seen: Vec<GuardedProcess> = (0..1000).map(|pid| process("01", pid, None)).collect();
+    seen.push(process("01", 1000, Some("it has not mapped the shim")));
+    seen.push(process("02", 1001, None));
+    let shown: Vec<u32> = shown(seen).iter().map(|process| process.pid.0).collect();
+    let expected: Vec<u32> = (0..SHOWN as u32 - 1).chain([1000, 1001]).collect();
+    assert_eq!(shown, expected);
+}

@@ -126,7 +126,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             peer.must_administer("reload the configuration")?;
             value(leases.reload(Some(peer.uid))?)
         }
-        ("GET", ["v1", "guard"]) => value(leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone()),
+        ("GET", ["v1", "guard"]) => {
+            let seen = leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            value(&*seen)
+        }
         ("GET", ["v1", "usage"]) => {
             let question = Question::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::usage(leases, &question, peer.administers())?)

@@ -96,7 +96,7 @@ pub struct Leases {
     /// Memory held by anybody by GPU, in bytes, as NVML last said.
     pub used_bytes: Vec<AtomicU64>,
     /// What the guard saw last of processes that use GPUs.
-    pub guarded: Mutex<Vec<GuardedProcess>>,
+    pub guarded: Mutex<Arc<Vec<GuardedProcess>>>,
     /// Whom NVML last listed on each GPU.
     pub occupants: Occupants,
     /// How many processes each GPU lets have contexts.
