@@ -95,6 +95,7 @@ fn jobs(host: &Host) -> Result<()> {
         .and_then(|()| what_a_user_writes_changes_nothing(host))
         .and_then(|()| who_has_no_count_is_refused())
         .and_then(|()| one_command_at_a_time(host))
+        .and_then(|()| each_task_of_an_array_has_its_own_share(host))
         .and_then(|()| a_cancelled_job_leaves_nothing(host))
         .and_then(|()| a_partition_is_open_while_the_host_is_short_of_room())
         .and_then(|()| a_node_without_a_gpu_in_service_is_drained(host))
@@ -221,8 +222,12 @@ fn a_job_has_the_share_of_its_count(host: &Host) -> Result<()> {
 }
 
 fn has_one_lease_of(host: &Host, permille: u32) -> Result<bool> {
+    has_leases_of(host, &[permille])
+}
+
+fn has_leases_of(host: &Host, permilles: &[u32]) -> Result<bool> {
     let shares: Vec<u32> = host.leases()?.iter().map(|lease| u32::from(lease.fraction_permille)).collect();
-    Ok(shares == [permille])
+    Ok(shares == permilles)
 }
 
 /// Variables, another configuration of Slurm's, and a job's name that reads like a count.
@@ -263,6 +268,19 @@ fn one_command_at_a_time(host: &Host) -> Result<()> {
     let said = (text(&output.stdout), text(&output.stderr));
     let is_told = said.0.trim() == "125" && said.1.contains("another command of job");
     ensure(is_told, || format!("the second command of a job says {said:?}"))
+}
+
+/// One of the tasks has the array's own id.
+fn each_task_of_an_array_has_its_own_share(host: &Host) -> Result<()> {
+    let mut command = USER.command("sbatch");
+    command.args(["--array=1-3", "--gres=gpool:2", "--wait", "--chdir=/", "--time=5", "--output=/dev/null"]);
+    command.arg(format!("--wrap=sudo {SCRIPT} sleep 5")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let array = command.spawn().context("sbatch")?;
+    let leases = wait_for("three leases of two tenths", || has_leases_of(host, &[200; 3]));
+    // It ends with the highest code of its tasks.
+    let output = array.wait_with_output().context("sbatch")?;
+    succeeded("an array", output).and(leases)?;
+    wait_for("the end of all", || Ok(host.leases()?.is_empty()))
 }
 
 fn a_cancelled_job_leaves_nothing(host: &Host) -> Result<()> {
