@@ -6,6 +6,7 @@ use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
 use crate::spec::{self, Described};
+use crate::visible_gpus;
 use crate::waiting;
 use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
 use gpool_protocol::{
@@ -109,6 +110,7 @@ pub fn lease_into(
     check_mechanism(asked.request.mode, granted.mechanism)
         .and_then(|()| check_devices(&asked.request.devices, granted.gpus()))
         .inspect_err(|_| leased.give_back())?;
+    visible_gpus::without_others(spec, granted.gpus(), &granted.edits);
     edits::apply(spec, &image, &leased.lease, &granted.edits).inspect_err(|_| leased.give_back())?;
     if described.placed_by() == Placer::Hami {
         edits::without_preloads(spec);

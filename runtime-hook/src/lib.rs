@@ -42,6 +42,7 @@ mod search_path;
 mod spec;
 mod system_calls;
 mod toolkit_hooks;
+mod visible_gpus;
 mod waiting;
 mod wrapper;
 
