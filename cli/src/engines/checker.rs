@@ -34,7 +34,7 @@ pub fn facts(engine: Engine, file: &Path, text: Option<&str>) -> Result<Facts, D
         Engine::Podman => {
             let roots = [Path::new("/usr/share/containers"), Path::new("/etc/containers")];
             let hooks_dirs = Some(podman::hooks_dirs(Some(file), roots));
-            Ok(Facts { json_runtimes: podman::json_runtimes(file, roots), hooks_dirs, ..Facts::default() })
+            Ok(Facts { json_runtimes: Some(podman::json_runtimes(file, roots)), hooks_dirs, ..Facts::default() })
         }
         Engine::Containerd => {
             let Some(program) = program(engine) else { return Ok(Facts::default()) };

@@ -49,7 +49,7 @@ pub struct Entry {
 pub struct Facts {
     /// containerd: its whole configuration, defaults and imports included, as `containerd config dump` prints it.
     pub effective: Option<toml::Table>,
-    /// podman: the names of runtimes that are given `--log`, as its other files set them.
+    /// podman: the names of runtimes that are given `--log`, by what its other files say; none stands for its default.
     pub json_runtimes: Option<Vec<String>>,
     /// podman: where it looks for hook files by what its other files say; none stands for its default.
     pub hooks_dirs: Option<Vec<String>>,

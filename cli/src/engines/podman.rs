@@ -53,27 +53,31 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
     Ok(format!("{OWN_FILE}{document}"))
 }
 
-/// What podman's other files set `runtime_supports_json` to: the last one that says anything, in podman's order.
-/// Files that cannot be read say nothing; podman reports them itself.
-pub fn json_runtimes(own_file: &Path, roots: [&Path; 2]) -> Option<Vec<String>> {
-    files(Some(own_file), roots).iter().rev().find_map(|file| {
-        let names = engine_array(file, "runtime_supports_json")?;
-        Some(names.iter().filter_map(|name| name.as_str().map(str::to_owned)).collect())
-    })
+/// Which runtimes podman gives `--log` by all its files but `own_file`.
+pub fn json_runtimes(own_file: &Path, roots: [&Path; 2]) -> Vec<String> {
+    array_of(&files(Some(own_file), roots), "runtime_supports_json", &JSON_RUNTIMES)
 }
 
-/// Where podman looks for hook files by all its files but `own_file`, in its order: an array takes the place of the one
-/// before, unless `{append=true}` in it says otherwise (containers.conf(5)).
+/// Where podman looks for hook files by all its files but `own_file`, in its order.
 pub fn hooks_dirs(own_file: Option<&Path>, roots: [&Path; 2]) -> Vec<String> {
-    let mut directories = vec![DEFAULT_DIRECTORY.to_owned()];
-    for array in files(own_file, roots).iter().filter_map(|file| engine_array(file, "hooks_dir")) {
-        let is_added = array.iter().any(|item| item.get("append").and_then(toml::Value::as_bool) == Some(true));
+    array_of(&files(own_file, roots), "hooks_dir", &[DEFAULT_DIRECTORY])
+}
+
+/// What `files` make of the array `key` of `[engine]`, which is `without_files` else: each takes the place of the one before,
+/// unless `{append=true}` says otherwise, in it or in an earlier one (containers.conf(5)). Files that cannot be read say nothing;
+/// podman reports them itself.
+fn array_of(files: &[PathBuf], key: &str, without_files: &[&str]) -> Vec<String> {
+    let mut words: Vec<String> = without_files.iter().map(|word| (*word).to_owned()).collect();
+    let mut is_added = false;
+    for array in files.iter().filter_map(|file| engine_array(file, key)) {
+        let said = array.iter().rev().find_map(|item| item.get("append").and_then(toml::Value::as_bool));
+        is_added = said.unwrap_or(is_added);
         if !is_added {
-            directories.clear();
+            words.clear();
         }
-        directories.extend(array.iter().filter_map(|item| item.as_str().map(str::to_owned)));
+        words.extend(array.iter().filter_map(|item| item.as_str().map(str::to_owned)));
     }
-    directories
+    words
 }
 
 /// Podman's files but `own_file`, in the order in which it reads them.
@@ -137,7 +141,12 @@ mod tests {
         std::fs::write(drop_ins.join("10.conf"), "[engine]\nhooks_dir = [\"/a\"]\n").unwrap();
         assert_eq!(made(), ["/a", OWN_DIRECTORY]);
         std::fs::write(drop_ins.join("20.conf"), "[engine]\nhooks_dir = [\"/b\", {append = true}]\n").unwrap();
-        assert_eq!(made(), ["/a", "/b", OWN_DIRECTORY]);
+        // From there on gpool's own file adds, too. Podman takes the hooks of a directory that it is told twice once.
+        assert_eq!(made(), ["/a", "/b", "/a", "/b", OWN_DIRECTORY]);
+        std::fs::write(drop_ins.join("30.conf"), "[engine]\nhooks_dir = [\"/c\"]\n").unwrap();
+        assert_eq!(made()[..3], ["/a", "/b", "/c"], "files after it add as well");
+        std::fs::write(drop_ins.join("30.conf"), "[engine]\nhooks_dir = [\"/c\", {append = false}]\n").unwrap();
+        assert_eq!(made(), ["/c", OWN_DIRECTORY]);
     }
 
     #[test]
@@ -147,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_the_last_file_is_kept() {
+    fn the_list_of_the_other_files_is_kept() {
         let root = tempfile::tempdir().unwrap();
         let drop_ins = root.path().join("containers.conf.d");
         std::fs::create_dir(&drop_ins).unwrap();
@@ -157,9 +166,17 @@ mod tests {
         std::fs::write(drop_ins.join("20.conf"), "[engine]\n").unwrap();
         let own = drop_ins.join("50-gpool.conf");
         std::fs::write(&own, list("\"gpool\"")).unwrap();
-        let names = json_runtimes(&own, [Path::new("/nowhere"), root.path()]);
-        assert_eq!(names, Some(vec!["b".to_owned(), "c".to_owned()]));
-        let facts = Facts { json_runtimes: names, ..Facts::default() };
-        assert!(with_entry(None, &wanted(false), &facts).unwrap().contains(r#"["b", "c", "gpool"]"#));
+        let made = || {
+            let names = json_runtimes(&own, [Path::new("/nowhere"), root.path()]);
+            let facts = Facts { json_runtimes: Some(names), ..Facts::default() };
+            with_entry(None, &wanted(false), &facts).unwrap()
+        };
+        assert!(made().contains(r#"["b", "c", "gpool"]"#), "{}", made());
+        std::fs::write(drop_ins.join("30.conf"), list("\"d\", {append = true}")).unwrap();
+        assert!(made().contains(r#"["b", "c", "d", "gpool"]"#), "{}", made());
+        for file in ["containers.conf", "containers.conf.d/10.conf"] {
+            std::fs::write(root.path().join(file), "").unwrap();
+        }
+        assert!(made().contains(r#""krun", "d", "gpool"]"#), "it is added to podman's own list: {}", made());
     }
 }
