@@ -4,6 +4,7 @@ use super::book::{Book, Held, Lease};
 use super::grant::Leases;
 use super::record::Record;
 use crate::clock;
+use gpool_protocol::{ErrorBody, LeaseRequest};
 use std::time::{Duration, Instant};
 
 /// Who comes back to a place that is kept has so much of its run time left at least.
@@ -50,13 +51,75 @@ fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now:
     until.filter(|until| *until > now)
 }
 
+/// What `find` finds in the book. Where that is nothing for a container of a pod, places are given up that are kept for others of
+/// the pod, the oldest first, until there is room; if there is none then either, all stay. An init container is over before those
+/// after it start, and never comes back to the place that would keep them out. No engine says which one was that: another one that
+/// is restarted may lose its place so, to its own pod alone.
+pub fn find_in_pod<Found>(
+    book: &mut Book,
+    (asked, uid): (&LeaseRequest, u32),
+    find: impl Fn(&Book) -> Result<Found, ErrorBody>,
+) -> Result<Found, ErrorBody> {
+    let refusal = match find(book) {
+        Ok(found) => return Ok(found),
+        Err(refusal) => refusal,
+    };
+    if book.held.iter().any(|held| held.record.is_started_anew_by(asked, uid)) {
+        return Err(refusal);
+    }
+    let all = book.held.clone();
+    while let Some(oldest) = book.held.iter().position(|held| held.record.is_in_the_pod_of(asked, uid)) {
+        book.held.remove(oldest);
+        if let Ok(found) = find(book) {
+            return Ok(found);
+        }
+    }
+    book.held = all;
+    Err(refusal)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::super::capacity::capacities;
     use super::super::record::sample;
     use super::super::suspended::SuspensionRecord;
     use super::*;
+    use crate::device::Gpu;
     use crate::procfs::ProcessName;
-    use gpool_protocol::{CountedResource, HostPid, SuspensionStage};
+    use gpool_protocol::{CountedResource, ErrorCode, HostPid, LeaseId, PodPlace, SuspensionStage};
+
+    /// A place that is kept for a container of a pod.
+    fn held(sandbox_id: &str, name: &str, fraction_permille: u16) -> Held {
+        let in_pod = Some(PodPlace { sandbox_id: sandbox_id.into(), container_name: name.into() });
+        let (lease_id, container_id) = (LeaseId(name.into()), gpool_protocol::ContainerId(format!("{name}-1")));
+        let record = Record { lease_id, container_id, in_pod, fraction_permille, ..sample() };
+        Held { record, gpus: vec![0], until: Instant::now() }
+    }
+
+    #[test]
+    fn a_pod_gives_places_of_its_containers_up_for_one_that_has_none() {
+        let there = [held("s", "init", 500), held("s", "log", 100), held("other", "init", 300)];
+        let left = |name: &str, uid: u32, in_pod: bool, permille: u16| {
+            let mut book = Book { held: there.to_vec(), ..Book::default() };
+            let text = format!(r#"{{"container_id":"next","request":{{"fraction_permille":{permille}}}}}"#);
+            let in_pod = in_pod.then(|| PodPlace { sandbox_id: "s".into(), container_name: name.into() });
+            let asked = LeaseRequest { in_pod, ..serde_json::from_str(&text).unwrap() };
+            let found = find_in_pod(&mut book, (&asked, uid), |book: &Book| {
+                let taken = capacities(&[Gpu::sample(0)], &[], &[], book, None)[0].fraction_leased_permille;
+                let fits = taken + permille <= 1000;
+                fits.then_some(()).ok_or_else(|| ErrorBody::new(ErrorCode::ShareNotFree, "no", "wait"))
+            });
+            let names = book.held.iter().map(|held| held.record.lease_id.0.as_str().to_owned()).collect::<Vec<_>>();
+            (found.is_ok(), names.join(" "))
+        };
+        assert_eq!(left("web", 0, true, 100), (true, "init log init".into()), "there is room beside them");
+        assert_eq!(left("web", 0, true, 600), (true, "log init".into()), "no more than are needed");
+        assert_eq!(left("web", 0, true, 700), (true, "init".into()));
+        assert_eq!(left("web", 0, true, 800), (false, "init log init".into()), "the other pod's stays, and so do all");
+        assert_eq!(left("web", 1000, true, 600), (false, "init log init".into()), "of another user");
+        assert_eq!(left("web", 0, false, 600), (false, "init log init".into()));
+        assert_eq!(left("log", 0, true, 600), (false, "init log init".into()), "its own place is kept for it");
+    }
 
     #[test]
     fn a_start_that_fails_uses_up_no_kept_place_and_makes_none() {

@@ -7,6 +7,7 @@ use super::changes::Asked;
 use super::deadline::{check_in_time, without_hours};
 use super::ends::Run;
 use super::grant::Leases;
+use super::keeping::find_in_pod;
 use super::mechanism::Served;
 use super::room::Room;
 use crate::clock;
@@ -67,9 +68,9 @@ impl Leases {
         let has_time = asked.request.wait_seconds.is_none() || comes_first();
         let mut has_looked = !has_time;
         loop {
-            let book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
+            let mut book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.place_now(asked, uid, &book) {
+            match find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book)) {
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
                         && has_time

@@ -342,6 +342,13 @@ impl Record {
         self.owner_uid == uid && (self.container_id == asked.container_id || is_next_attempt)
     }
 
+    /// Whether `asked`, of the user `uid`, is another container of its pod.
+    pub fn is_in_the_pod_of(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        let (Some(its), Some(other)) = (&self.in_pod, &asked.in_pod) else { return false };
+        let is_another = its.container_name != other.container_name;
+        self.owner_uid == uid && its.sandbox_id == other.sandbox_id && is_another
+    }
+
     /// Whether it has what is idle because a budget was spent. A mark that an older supervisor kept beside a promise says nothing.
     pub fn is_beyond_budget(&self) -> bool {
         self.has_no_hours && self.priority == Priority::Burst

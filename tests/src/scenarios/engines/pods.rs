@@ -27,6 +27,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     let containerd = host.containerd_for_pods()?;
     let outcome = with_shares(&host, containerd.cri())
         .and_then(|()| restarted(&host, containerd.cri()))
+        .and_then(|()| one_after_the_other(&host, containerd.cri()))
         .and_then(|()| for_one_only(&host, containerd.cri()))
         .and_then(|()| refused(&host, containerd.cri()))
         .and_then(|()| without_request(&host, containerd.cri()))
@@ -100,6 +101,19 @@ fn restarted(host: &Host, cri: Cri<'_>) -> Result<()> {
     let again = start(host, cri, &pod, "web")?;
     cri.remove_pod(&pod)?;
     wait_for_end(host, &again)?;
+    wait_for_room(host)
+}
+
+/// As with an init container, for which the pod's annotation holds as well: what is kept of it is for the rest of its pod.
+fn one_after_the_other(host: &Host, cri: Cri<'_>) -> Result<()> {
+    let pod = cri.run_pod("staged", HANDLER, &[("gpool.io/fraction", "0.6")])?;
+    let first = start(host, cri, &pod, "first")?;
+    first.kill_init()?;
+    wait_for_end(host, &first)?;
+    cri.stop(&first.id)?;
+    let web = start(host, cri, &pod, "web")?;
+    cri.remove_pod(&pod)?;
+    wait_for_end(host, &web)?;
     wait_for_room(host)
 }
 
