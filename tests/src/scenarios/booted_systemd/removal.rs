@@ -32,9 +32,25 @@ impl Clean {
     }
 }
 
+/// A removal that is given up, by the scripts as dpkg calls them for it: engines know gpool as before, and it serves.
+fn given_up(booted: &Booted) -> Result<()> {
+    const HOOK: &str = "/usr/share/gpool/oci-hooks.d/50-gpool.json";
+    let told = booted.sh("gpool runtime status --format csv")?;
+    ensure(told.contains("docker,yes,configured,"), || format!("engines are told {told}"))?;
+    booted.sh(&format!("/var/lib/dpkg/info/gpool.prerm remove 2>&1 && test ! -e {HOOK}"))?;
+    booted.sh("gpool runtime status --runtime docker --format csv | grep -q 'not configured'")?;
+    booted.sh(&format!("/var/lib/dpkg/info/gpool.postinst abort-remove 2>&1 && test -e {HOOK}"))?;
+    let again = booted.sh("gpool runtime status --format csv")?;
+    ensure(again == told, || format!("engines were told {told} and now {again}"))?;
+    booted
+        .sh("test ! -e /var/lib/gpool/before-removal && systemctl --quiet is-active gpool-supervisor.service")
+        .map(drop)
+}
+
 /// Removes gpool while containers run, and purges it: they go on and can be stopped, Docker's configuration is as it was, and
 /// nothing calls what is gone. The link by which Docker stops them stays until nobody calls it.
 pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
+    given_up(booted)?;
     // What stands goes on: nobody could let it after that.
     booted.sh("gpool pause $(docker inspect -f '{{.Id}}' small newcomer)")?;
     let said = booted.sh("apt-get -qq remove -y gpool 2>&1")?;
