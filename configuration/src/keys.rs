@@ -148,7 +148,7 @@ pub struct Driver {
     pub gpus: Gpus,
     /// Directories searched for the driver's libraries, first match wins.
     pub library_dirs: Vec<PathBuf>,
-    /// Whose libcuda is behind the shim where an image brings one for CUDA forward compatibility.
+    /// Whose libcuda is behind the shim, or in its place without shims, where an image brings one for CUDA forward compatibility.
     pub compat: Compat,
     /// Directories searched for the driver's programs, of which containers get nvidia-smi; first match wins.
     pub program_dirs: Vec<PathBuf>,

@@ -1,17 +1,20 @@
-//! A newer driver library that the image brings (CUDA forward compatibility), as the real one behind the shim.
+//! A newer driver library that the image brings (CUDA forward compatibility), as the real one behind the shim, or in the
+//! host's place where there is no shim.
 //!
 //! Images may carry libcuda of a newer driver, with what it loads, in `/usr/local/cuda*/compat` or a folder there: so programs
-//! for a newer CUDA run on the kernel module of an older driver. The shim covers these copies in any case. With
-//! `[driver] compat = "image"` the newest of them takes the place of the host's libcuda behind the shim. NVML stays the
-//! host's: it has to be of the kernel module's version.
+//! for a newer CUDA run on the kernel module of an older driver. The lease's library covers these copies in any case. With
+//! `[driver] compat = "image"` the newest of them takes the place of the host's libcuda. NVML stays the host's: it has to be
+//! of the kernel module's version.
 
 use crate::image::Image;
 use crate::libraries::{self, is_copy, is_of_driver, unversioned};
-use gpool_protocol::Edit;
+use gpool_protocol::{Edit, Mechanism};
 use std::path::Path;
 
 /// Where the shim finds libcuda.
 const REAL: &str = "/dev/gpool/real/libcuda.so.1";
+/// What programs load.
+const FOUND: &str = "libcuda.so.1";
 /// Libraries that gpool covers, which are never taken from an image.
 const SHIMMED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 
@@ -20,19 +23,20 @@ const SHIMMED: [&str; 2] = ["libcuda.so", "libnvidia-ml.so"];
 ///
 /// The sources are paths below the image's root. Whoever could change the image until the container is made could lead
 /// them elsewhere; the hook compares what has been mounted (see `mounted`).
-pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image) {
-    let host = edits.iter().find_map(|edit| match edit {
-        Edit::Mount { source, destination, .. } if destination == REAL => version(source),
-        _ => None,
-    });
+pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image, mechanism: Mechanism) {
+    // The server is of the host's driver. Nobody has tried clients of another one.
+    if mechanism == Mechanism::Mps {
+        return;
+    }
+    let Some(own) = libcuda(edits) else { return };
     // Without a version nobody can say that another one is newer.
-    let Some(host) = host else { return };
+    let Some(host) = version(own) else { return };
     let Some((directory, newest)) = newest(image).filter(|(_, copy)| copy.version > host) else { return };
+    let own = std::mem::replace(own, newest.host_path.clone());
     for edit in edits.iter_mut() {
-        if let Edit::Mount { source, destination, .. } = edit
-            && destination == REAL
-        {
-            source.clone_from(&newest.host_path);
+        // Without shims the hook sees to it that libcuda is this one everywhere.
+        if let Edit::Hook { args, .. } = edit {
+            args.iter_mut().filter(|word| **word == own).for_each(|word| word.clone_from(&newest.host_path));
         }
     }
     // Behind the host's: where both have a place, the last one lies there.
@@ -45,6 +49,17 @@ pub fn prefer_image(edits: &mut Vec<Edit>, image: &Image) {
             Some(source) => *source = path,
             None => edits.push(Edit::Library { source: path, file_name }),
         }
+    }
+}
+
+/// The source of the driver's own libcuda: behind the shim, or of what programs find where there is none.
+fn libcuda(edits: &mut [Edit]) -> Option<&mut String> {
+    let is_behind = |edit: &Edit| matches!(edit, Edit::Mount { destination, .. } if destination == REAL);
+    let is_found = |edit: &Edit| matches!(edit, Edit::Library { file_name, .. } if file_name == FOUND);
+    let place = edits.iter().position(is_behind).or_else(|| edits.iter().position(is_found))?;
+    match &mut edits[place] {
+        Edit::Mount { source, .. } | Edit::Library { source, .. } => Some(source),
+        Edit::Device { .. } | Edit::Env { .. } | Edit::Hook { .. } => None,
     }
 }
 
@@ -116,7 +131,7 @@ mod tests {
             Edit::Library { source: "/host/jit".into(), file_name: "libnvidia-ptxjitcompiler.so.1".into() },
             Edit::Library { source: "/shim".into(), file_name: "libcuda.so.1".into() },
         ];
-        prefer_image(&mut edits, &image);
+        prefer_image(&mut edits, &image, Mechanism::Slice);
         let root = dir.path().canonicalize().unwrap().display().to_string();
         let source = |edit: &Edit| match edit {
             Edit::Mount { source, .. } | Edit::Library { source, .. } => source.replace(&root, "IMAGE"),
@@ -156,7 +171,7 @@ mod tests {
             library("/host/jit", "libnvidia-ptxjitcompiler.so.1"),
             library("/shim", "libcuda.so.1"),
         ];
-        prefer_image(&mut edits, &image);
+        prefer_image(&mut edits, &image, Mechanism::Slice);
         let at = |name: &str| format!("{}/{compat}/{name}.590.48.01", dir.path().canonicalize().unwrap().display());
         let mut want = vec![
             real(at("libcuda.so")),
@@ -168,6 +183,30 @@ mod tests {
             want.extend(["1", "590.48.01"].map(|version| library(&at(stem), &format!("{stem}.{version}"))));
         }
         assert_eq!(edits, want);
+    }
+
+    #[test]
+    fn without_shims_it_is_the_images_that_the_hook_looks_for_but_under_an_mps_server() {
+        let (dir, image) = image(&[NEW]);
+        let root = dir.path().canonicalize().unwrap().display().to_string();
+        let found = |mechanism: Mechanism| {
+            let hook = |path: &str| Edit::Hook {
+                path: "/hook".into(),
+                args: ["create-runtime", "--shim", path, "--shim", "/lib/libnvidia-ml.so.550.9"]
+                    .map(String::from)
+                    .to_vec(),
+                env: vec![],
+            };
+            let library = |path: &str| Edit::Library { source: path.into(), file_name: FOUND.into() };
+            let mut edits = vec![library("/lib/libcuda.so.550.9"), hook("/lib/libcuda.so.550.9")];
+            prefer_image(&mut edits, &image, mechanism);
+            let newer = format!("{root}/{NEW}");
+            edits == [library(&newer), hook(&newer)]
+        };
+        for mechanism in [Mechanism::Exclusive, Mechanism::Mig, Mechanism::TimeSlice] {
+            assert!(found(mechanism), "{mechanism}");
+        }
+        assert!(!found(Mechanism::Mps));
     }
 
     #[test]

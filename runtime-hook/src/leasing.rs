@@ -105,7 +105,7 @@ pub fn lease_into(
     let leased = Leased { client, lease: granted.lease_id.clone() };
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
-        compat::prefer_image(&mut granted.edits, &image);
+        compat::prefer_image(&mut granted.edits, &image, granted.mechanism);
     }
     check_mechanism(asked.request.mode, granted.mechanism)
         .and_then(|()| check_devices(&asked.request.devices, granted.gpus()))

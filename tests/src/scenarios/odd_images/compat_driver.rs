@@ -7,6 +7,7 @@ use crate::failure::{Context, Result, ensure};
 use crate::host::{Host, SIMULATED_GPU};
 use crate::image;
 use crate::scenarios::loader_matrix::programs::{LEASE, LEASED};
+use crate::scenarios::{reload_with, wait_for};
 use gpool_simulated_hardware::DriverVersion;
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -38,6 +39,8 @@ pub fn try_all(host: &mut Host) -> Result<()> {
     configure("newest").context(CONFIGURATION)?;
     let said = ask(host, &LEASED, IMAGE)?;
     ensure(said.contains("GPOOL-E004") && said.contains("`image`"), || format!("compat = newest: {said}"))?;
+    configure("image").context(CONFIGURATION)?;
+    expect_without_shims(host).context("whole GPUs")?;
     fs::write(CONFIGURATION, usual).context(CONFIGURATION)
 }
 
@@ -48,6 +51,18 @@ fn expect(host: &Host, image: &str, version: &str) -> Result<()> {
     let script = "cd /dev/gpool/real; for name in libcuda libnvidia-ml; do tail -n 1 $name.so.1; done";
     let said = host.engine.docker_text(&[&["run", "--rm"], &LEASED[..], &[image, "sh", "-c", script]].concat())?;
     ensure(said == format!("driver {version}\ndriver {HOST_VERSION}"), || format!("behind the shims: {said:?}"))
+}
+
+/// Programs come to the newest driver of the image wherever they look, and to the host's NVML.
+fn expect_without_shims(host: &Host) -> Result<()> {
+    reload_with(host, "[policy.env]\nallow = [\"mode\"]\n")?;
+    wait_for("room for a whole GPU", || Ok(host.leases()?.is_empty()))?;
+    let script = "for file in /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/local/cuda-12.0/compat/libcuda.so.1 \
+                  /usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1; do tail -n 1 $file; done";
+    let whole = ["run", "--rm", "--runtime=gpool", "-e", "GPOOL_MODE=exclusive", IMAGE, "sh", "-c", script];
+    let said = host.engine.docker_text(&whole)?;
+    let wanted = format!("driver {0}\ndriver {0}\ndriver {HOST_VERSION}", NEWER[1]);
+    ensure(said == wanted, || format!("without shims: {said:?}"))
 }
 
 /// The host's driver gets a version, in the names of its files as well, as packages have it, and the supervisor sees that.
