@@ -79,6 +79,7 @@ pub mod spill;
 pub mod suspension;
 pub mod time_slices;
 pub mod timeline;
+pub mod unpaid;
 pub mod xid;
 
 pub use identity::TenantId;

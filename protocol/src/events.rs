@@ -99,6 +99,8 @@ pub enum EventKind {
     Breach,
     /// The device was busy for a tenant for longer than the tenant has reported.
     UnderReported,
+    /// A tenant was charged less than it has reported and the device was busy for it, because others reported the same time.
+    Undercharged,
     /// A tenant's work on the device does not come to an end.
     Hung,
     /// A process of a leased container uses a GPU past the shims.
@@ -161,7 +163,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 58] = [
+    pub const ALL: [EventKind; 59] = [
         EventKind::SupervisorStarted,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
@@ -191,6 +193,7 @@ impl EventKind {
         EventKind::PlacesFull,
         EventKind::Breach,
         EventKind::UnderReported,
+        EventKind::Undercharged,
         EventKind::Hung,
         EventKind::Bypass,
         EventKind::OverCap,

@@ -15,6 +15,7 @@ use gpool_policy::TenantId;
 use gpool_policy::honesty::{DeviceUse, Honesty, Shortfall};
 use gpool_policy::overlap::{Reported, believed};
 use gpool_policy::repetition::Repetition;
+use gpool_policy::unpaid::Unpaid;
 use gpool_protocol::{EventKind, HostPid};
 use past_members::{PastMembers, whole};
 use std::collections::BTreeMap;
@@ -26,6 +27,7 @@ const PERIOD_NS: u64 = 5_000_000_000;
 #[derive(Default)]
 struct Audited {
     honesty: Honesty,
+    unpaid: Unpaid,
     /// Busy time that the device saw so far.
     seen_ns: u64,
     /// The figures when the period began; none before its first period.
@@ -49,11 +51,21 @@ struct Period {
     late_ns: u64,
 }
 
-/// A report that fell short.
+/// What of a lease's use is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Missing {
+    /// It was not reported.
+    Report,
+    /// It was reported, and not charged, because others reported the same time.
+    Charge,
+}
+
+/// A report or a charge that fell short.
 struct Finding {
     tenant: TenantId,
     /// Index of the GPU.
     gpu: usize,
+    what: Missing,
     shortfall: Shortfall,
     /// End of the period that fell short, CLOCK_MONOTONIC.
     until_ns: u64,
@@ -74,7 +86,7 @@ struct Shortfalls {
 pub struct Auditor {
     devices: Vec<DeviceUse>,
     audited: BTreeMap<(TenantId, usize), Audited>,
-    shortfalls: BTreeMap<(TenantId, usize), Shortfalls>,
+    shortfalls: BTreeMap<(TenantId, usize, Missing), Shortfalls>,
     period_start_ns: Option<u64>,
     /// By index of the GPU: the device did not answer in this period.
     was_silent: Vec<bool>,
@@ -142,20 +154,22 @@ impl Auditor {
             }
             let late = self.past.of_ended(&busy, members, || whole(leases, index), procfs::is_alive);
             for (tenant, seen_ns) in late {
-                // Who has shims has reported until the end.
-                meter(leases, tenant, index, (seen_ns, until_us), true);
+                // Who has shims has reported until the end, unless it went past them.
+                if !meter(leases, tenant, index, (seen_ns, until_us), true) {
+                    self.see((tenant, index), seen_ns);
+                }
             }
             self.busy[index] = busy;
         }
         self.past.note(members, clock::now_ns());
         for finding in self.end_period(statistics) {
             act_on(leases, &finding);
-            self.shortfalls.entry((finding.tenant, finding.gpu)).or_default().add(finding.shortfall);
+            self.shortfalls.entry((finding.tenant, finding.gpu, finding.what)).or_default().add(finding.shortfall);
         }
-        self.shortfalls.retain(|of, _| self.audited.contains_key(of));
-        for ((tenant, gpu), shortfalls) in &mut self.shortfalls {
+        self.shortfalls.retain(|(tenant, gpu, _), _| self.audited.contains_key(&(*tenant, *gpu)));
+        for ((tenant, gpu, what), shortfalls) in &mut self.shortfalls {
             if let Some(news) = shortfalls.news(statistics.at_ns) {
-                tell(leases, *tenant, *gpu, news);
+                tell(leases, (*tenant, *gpu, *what), news);
             }
         }
         if self.period_start_ns == Some(statistics.at_ns) {
@@ -216,8 +230,14 @@ impl Auditor {
         for (period, believed_ns) in all.iter().zip(believed(&reported)) {
             let tenant = period.tenant;
             let Some(audited) = self.audited.get_mut(&(tenant, gpu)) else { continue };
-            let judged = audited.honesty.judge(period_ns, period.reported.seen_ns, believed_ns, period.late_ns);
-            told.extend(judged.map(|shortfall| Finding { tenant, gpu, shortfall, until_ns }));
+            let Reported { seen_ns, charged_ns, .. } = period.reported;
+            let judged = audited.honesty.judge(period_ns, seen_ns, believed_ns, period.late_ns);
+            told.extend(judged.map(|shortfall| Finding { tenant, gpu, what: Missing::Report, shortfall, until_ns }));
+            // What is not believed to have been reported is missing by that already.
+            let reported_ns = believed_ns.saturating_add(period.late_ns);
+            let due_ns = audited.unpaid.judge(period_ns, (seen_ns, reported_ns), charged_ns);
+            let shortfall = due_ns.map(|due_ns| Shortfall { seen_ns: due_ns, reported_ns: 0 });
+            told.extend(shortfall.map(|shortfall| Finding { tenant, gpu, what: Missing::Charge, shortfall, until_ns }));
         }
         told
     }
@@ -280,7 +300,7 @@ impl Shortfalls {
 }
 
 fn act_on(leases: &Leases, finding: &Finding) {
-    let Finding { tenant, gpu, shortfall, until_ns } = *finding;
+    let Finding { tenant, gpu, shortfall, until_ns, .. } = *finding;
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
     if class_policy(&leases.configuration(), lease.record.class).liar_action == LiarAction::Debt {
@@ -288,16 +308,33 @@ fn act_on(leases: &Leases, finding: &Finding) {
     }
 }
 
-fn tell(leases: &Leases, tenant: TenantId, gpu: usize, (last, count, missing_ns): (Shortfall, u64, u64)) {
+fn tell(leases: &Leases, (tenant, gpu, what): (TenantId, usize, Missing), news: (Shortfall, u64, u64)) {
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
     let action = class_policy(&leases.configuration(), lease.record.class).liar_action;
-    let mut message = message(lease.record.container_id.short(), &leases.gpus()[gpu].uuid.0, last, action);
+    let (last, count, missing_ns) = news;
+    let (container, gpu) = (lease.record.container_id.short(), &leases.gpus()[gpu].uuid.0);
+    let (kind, mut message) = match what {
+        Missing::Report => (EventKind::UnderReported, message(container, gpu, last, action)),
+        Missing::Charge => (EventKind::Undercharged, undercharged(container, gpu, last.missing_ns(), action)),
+    };
     if count > 1 {
         message +=
             &format!("; this was found {count} times since it was told, with {} ms in all", missing_ns / 1_000_000);
     }
-    leases.events.note(EventKind::UnderReported, about(&lease.record, None), message);
+    leases.events.note(kind, about(&lease.record, None), message);
+}
+
+fn undercharged(container: &str, gpu: &str, due_ns: u64, action: LiarAction) -> String {
+    let consequence = match action {
+        LiarAction::Debt => "the difference counts as used",
+        LiarAction::Event => "nothing follows from it, as its class has liar_action = \"event\"",
+    };
+    format!(
+        "{container} was charged {} ms less in the last 20 s than it reported and {gpu} was busy for it, because others \
+         reported the same time: {consequence}",
+        due_ns / 1_000_000
+    )
 }
 
 fn message(container: &str, gpu: &str, shortfall: Shortfall, action: LiarAction) -> String {

@@ -188,6 +188,7 @@ fn priority_of(kind: EventKind) -> Priority {
         | EventKind::PlacesFull
         | EventKind::Breach
         | EventKind::UnderReported
+        | EventKind::Undercharged
         | EventKind::Hung
         | EventKind::Bypass
         | EventKind::OverCap

@@ -190,7 +190,7 @@ fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults
     let mut more_ns = vec![0_i64; leases.gpus().len()];
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
-        let its_ns = lease.note_charges(standing.gpu, statistics.at_ns, standing.charged_ns, standing.lag_ns);
+        let its_ns = lease.note_charges(standing.gpu, statistics.at_ns, standing.used_ns(), standing.lag_ns);
         if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
             *more_ns = more_ns.saturating_add(its_ns);
         }

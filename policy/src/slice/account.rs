@@ -41,6 +41,8 @@ pub(super) struct Account {
     owed_ns: u64,
     /// Up to when that was.
     owed_until_ns: u64,
+    /// All of that ever.
+    found_ns: u64,
     /// What it has reported of such time afterwards: charged, but served before.
     redeemed_ns: u64,
     /// What it has reported in a later period of the audit than it was used in, and had not been booked as a debt.
@@ -71,6 +73,7 @@ impl Account {
             paused_ns: 0,
             owed_ns: 0,
             owed_until_ns: 0,
+            found_ns: 0,
             redeemed_ns: 0,
             late_ns: 0,
             active: false,
@@ -128,6 +131,11 @@ impl Account {
     /// How long it has kept the device busy by its own reports, whoever shared it.
     pub(super) fn reported_ns(&self) -> u64 {
         self.reported_ns
+    }
+
+    /// What it was found to have used without reporting it, and has not reported since.
+    pub(super) fn found_ns(&self) -> u64 {
+        self.found_ns.saturating_sub(self.redeemed_ns)
     }
 
     /// Part of the measured GPU time that had been booked as a debt before it was reported.
@@ -228,6 +236,7 @@ impl Account {
     /// Books a debt for time up to `until_ns` that was used and not reported.
     pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64, until_ns: u64) {
         self.owed_ns = self.owed_ns.saturating_add(ns);
+        self.found_ns = self.found_ns.saturating_add(ns);
         self.owed_until_ns = self.owed_until_ns.max(until_ns);
         self.active_ns = self.active_ns.max(until_ns);
         self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));

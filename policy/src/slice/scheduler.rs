@@ -101,6 +101,13 @@ impl SliceScheduler {
         self.queue.get(tenant).map(|place| u64::try_from(place.account.charged_ns()).unwrap_or(0))
     }
 
+    /// What a tenant was found to have used without reporting it, and has not reported since, in nanoseconds. With what it was charged
+    /// it is all that is known of its use.
+    #[must_use]
+    pub fn found_ns(&self, tenant: TenantId) -> Option<u64> {
+        self.queue.get(tenant).map(|place| place.account.found_ns())
+    }
+
     /// The part of that which had been booked as a debt before the tenant reported it; see [`Input::Owe`].
     #[must_use]
     pub fn redeemed_ns(&self, tenant: TenantId) -> Option<u64> {

@@ -1,5 +1,5 @@
 use super::*;
-use gpool_policy::slice::{HostScheduler, Input, Parameters, ServerSet, Share};
+use gpool_policy::slice::{HostScheduler, Input, Parameters, ServerSet, Share, SliceScheduler};
 use gpool_policy::timeline::Burst;
 
 const S: u64 = 1_000_000_000;
@@ -14,6 +14,7 @@ fn statistics(second: u64) -> Statistics {
         charged_ns: reported_ns,
         reported_ns,
         redeemed_ns: 0,
+        found_ns: 0,
         late_ns: 0,
         lag_ns: 0,
     };
@@ -86,11 +87,12 @@ fn nobody_is_judged_by_what_a_device_tells_late() {
 /// Both tenants want, on one GPU, and the device sees the first one at work all the time for 40 s. It reports
 /// `(start, end)` seconds at that end. What it owes then beyond its share, and when it was told.
 fn audited(reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
-    audited_beside(0, reports)
+    let (debt_ns, _, told) = audited_beside(0, reports);
+    (debt_ns, told)
 }
 
-/// The same while the other one claims all that time for so many contexts of its own.
-fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
+/// The same while the other one claims all that time for so many contexts of its own; and all that the first one is taken to have used.
+fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, u64, Vec<u64>) {
     let mut host = HostScheduler::new(Parameters::default(), 1, 0);
     let (mut auditor, mut commands, mut told) = (Auditor::new(1), Vec::new(), Vec::new());
     for tenant in [LIAR, OTHER] {
@@ -115,13 +117,14 @@ fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
             charged_ns: host.server(0).charged_ns(tenant).expect("joined"),
             reported_ns: host.server(0).reported_ns(tenant).expect("joined"),
             redeemed_ns: host.server(0).redeemed_ns(tenant).expect("joined"),
+            found_ns: host.server(0).found_ns(tenant).expect("joined"),
             late_ns: host.server(0).late_ns(tenant).expect("joined"),
             lag_ns: 0,
         };
         let standings = [LIAR, OTHER].map(standing).to_vec();
         let statistics = Statistics { at_ns: now_ns, standings, ..Statistics::default() };
         for finding in auditor.end_period(&statistics) {
-            told.push(second);
+            told.extend(Some(second).filter(|_| finding.what == Missing::Report));
             let debt = (finding.shortfall.missing_ns(), finding.until_ns);
             host.owe(now_ns, finding.gpu, finding.tenant, debt, &mut commands);
         }
@@ -129,8 +132,10 @@ fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, Vec<u64>) {
             host.begin_period(now_ns);
         }
     }
+    let its = |of: fn(&SliceScheduler, TenantId) -> Option<u64>| of(host.server(0), LIAR).expect("joined");
+    let used_ns = its(SliceScheduler::charged_ns) + its(SliceScheduler::found_ns);
     // Its lag is half of what it was served alone: the other one is owed the other half.
-    (2 * host.server(0).debt_ns(LIAR), told)
+    (2 * host.server(0).debt_ns(LIAR), used_ns, told)
 }
 
 fn is_about(ns: u64, seconds: u64) -> bool {
@@ -169,9 +174,24 @@ fn who_hides_work_pays_for_all_of_it() {
 #[test]
 fn nobody_is_made_a_liar_by_what_another_claims() {
     let honest: Vec<(u64, u64)> = (0..40).map(|second| (second, second + 1)).collect();
-    assert!(audited_beside(9, &honest).1.is_empty(), "a tenth of the charge, and all of the report");
+    assert!(audited_beside(9, &honest).2.is_empty(), "a tenth of the charge, and all of the report");
     let half: Vec<(u64, u64)> = (0..20).map(|number| (2 * number, 2 * number + 1)).collect();
-    assert_eq!(audited_beside(9, &half).1, [10, 15, 20, 25, 30, 35, 40], "what is hidden is found all the same");
+    assert_eq!(audited_beside(9, &half).2, [10, 15, 20, 25, 30, 35, 40], "what is hidden is found all the same");
+}
+
+/// Two of one owner: one works and reports it, the other does nothing and reports the same time, which costs it nothing that it needs.
+#[test]
+fn who_has_another_one_claim_its_time_pays_for_it() {
+    let honest: Vec<(u64, u64)> = (0..40).map(|second| (second, second + 1)).collect();
+    let (_, used_ns, told) = audited_beside(32, &honest);
+    // But for a tenth of all time, and what may come in late.
+    assert!((20 * S..=40 * S).contains(&used_ns) && told.is_empty(), "{used_ns} {told:?}");
+    assert!(audited_beside(0, &honest).1.abs_diff(40 * S) < S, "alone it is charged all, and nothing else is found");
+    let text = undercharged("3f9a", "GPU-1", 7 * S / 2, LiarAction::Debt);
+    assert!(
+        text.contains("3f9a was charged 3500 ms less") && text.contains("GPU-1") && text.contains("counts as used")
+    );
+    assert!(undercharged("3f9a", "GPU-1", 1, LiarAction::Event).contains("nothing follows"));
 }
 
 /// Two that report the same half of each second, in which one of them works, while the other works in the other half.

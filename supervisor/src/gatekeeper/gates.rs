@@ -228,7 +228,8 @@ impl Gates {
         let Some(tenant) = tenants.get(&id) else { return Vec::new() };
         let on = |gpu: usize| {
             let scheduler = self.scheduler.server(gpu);
-            Left { gpu, charged_ns: scheduler.charged_ns(id).unwrap_or(0), debt_ns: scheduler.debt_ns(id) }
+            let used_ns = scheduler.charged_ns(id).unwrap_or(0).saturating_add(scheduler.found_ns(id).unwrap_or(0));
+            Left { gpu, used_ns, debt_ns: scheduler.debt_ns(id) }
         };
         let left = tenant.gpus.iter().copied().map(on).collect();
         self.handle(tenants, Input::Leave { tenant: id }, notices);
@@ -251,6 +252,7 @@ impl Gates {
                 charged_ns: scheduler.charged_ns(tenant.id).unwrap_or(0),
                 reported_ns: scheduler.reported_ns(tenant.id).unwrap_or(0),
                 redeemed_ns: scheduler.redeemed_ns(tenant.id).unwrap_or(0),
+                found_ns: scheduler.found_ns(tenant.id).unwrap_or(0),
                 late_ns: scheduler.late_ns(tenant.id).unwrap_or(0),
                 lag_ns: scheduler.lag_ns(tenant.id).unwrap_or(0),
             }

@@ -225,7 +225,7 @@ fn a_lease_on_two_gpus_has_one_gate_and_two_accounts() {
     stage.look(1);
     assert_eq!(stage.charged_ns(1), [(2, 1_000), (0, 3_000)], "in the order of the lease's GPUs");
     let left = stage.gates.leave(&mut stage.tenants, TenantId(1), &mut stage.notices);
-    assert_eq!(left.iter().map(|its| (its.gpu, its.charged_ns)).collect::<Vec<_>>(), [(2, 1_000), (0, 3_000)]);
+    assert_eq!(left.iter().map(|its| (its.gpu, its.used_ns)).collect::<Vec<_>>(), [(2, 1_000), (0, 3_000)]);
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
         }
         tenant.collect(&mut stage.report, &mut heard, &mut stage.notices);
         taken += heard.bursts.len();
-        told_ns += heard.bursts.iter().map(|(_, burst)| burst.end_ns - burst.start_ns).sum::<u64>();
+        told_ns += heard.bursts.iter().map(|(_, burst, _)| burst.end_ns - burst.start_ns).sum::<u64>();
     }
     assert_eq!(taken, BURSTS + 1 + BURST_RING, "those of the next period after what was not read");
     assert_eq!(told_ns, 10 * BURST_RING as u64 * (LOOKS + 1));

@@ -13,8 +13,8 @@ use std::sync::mpsc::Sender;
 pub struct Left {
     /// Index of the GPU.
     pub gpu: usize,
-    /// All GPU time charged in this life of the supervisor, in nanoseconds.
-    pub charged_ns: u64,
+    /// All GPU time used in this life of the supervisor, as far as it is known, in nanoseconds.
+    pub used_ns: u64,
     /// What it owed, in GPU nanoseconds.
     pub debt_ns: u64,
 }
@@ -171,10 +171,19 @@ pub struct Standing {
     pub reported_ns: u64,
     /// The part of it that had been booked as a debt before the tenant reported it.
     pub redeemed_ns: u64,
+    /// What it was found to have used beyond that, and has not reported since.
+    pub found_ns: u64,
     /// What it has reported beyond that which was used before the period of the audit in which the tenant reported it.
     pub late_ns: u64,
     /// GPU time that it is owed (positive) or owes.
     pub lag_ns: i64,
+}
+
+impl Standing {
+    /// GPU time used since it joined, as far as it is known.
+    pub fn used_ns(&self) -> u64 {
+        self.charged_ns.saturating_add(self.found_ns)
+    }
 }
 
 /// All figures of one moment.

@@ -473,8 +473,7 @@ impl Leases {
         for its in &left {
             book.debts.keep(&lease.record, &gpus[its.gpu].uuid, its.debt_ns, now_ns);
             // What it had since the sampler's last look.
-            let more_ns =
-                lease.note_charges(its.gpu, now_ns, its.charged_ns, -(its.debt_ns.min(i64::MAX as u64) as i64));
+            let more_ns = lease.note_charges(its.gpu, now_ns, its.used_ns, -(its.debt_ns.min(i64::MAX as u64) as i64));
             book.charges.entry(its.gpu).or_default().add_late(now_ns, more_ns);
         }
         energy::note_departed(book, &mut lease);
