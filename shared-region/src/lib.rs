@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 pub mod atomic;
+mod burst_tag;
 mod call;
 mod control;
 mod gate_word;
@@ -20,12 +21,13 @@ mod pieces;
 mod roster;
 mod slot;
 
+pub use burst_tag::BurstTag;
 pub use call::Call;
 pub use control::{CONTROL_BYTES, Control, ControlSlot, Opening};
 pub use gate_word::GateWord;
 pub use pieces::{PIECE_WORDS, PIECES, Piece, PieceSize, PiecesSnapshot};
 pub use roster::{ROSTER_BYTES, ROSTER_OFFSET, Roster};
-pub use slot::{BURST_RING, BurstRecord, BurstTag, Demand, SLOT_BYTES, Slot, SlotSnapshot};
+pub use slot::{BURST_RING, BurstRecord, Demand, SLOT_BYTES, Slot, SlotSnapshot};
 
 /// First eight bytes of `control`: "GPOOLRGN".
 pub const MAGIC: u64 = u64::from_le_bytes(*b"GPOOLRGN");

@@ -268,6 +268,38 @@ fn what_a_limit_leaves_is_not_held_against_who_takes_it() {
     FEW_SEEDS.for_each(what_a_limit_leaves_is_free);
 }
 
+/// A service that asks for four fifths of its share, beside a job that always has work: it is charged what it has had, and so has its
+/// slack when requests come at once.
+fn short_requests_within_the_share_are_served_soon(seed: u64) {
+    let service =
+        tenant("service", "0.5", "latency", "guaranteed", "requests = { rate_per_second = 800, work_us = 500 }");
+    let alone = sharing(std::slice::from_ref(&service));
+    let both = sharing(&[service, tenant("batch", "0.5", "batch", "guaranteed", "")]);
+    let p99 = [(&both, Design::Gpool), (&both, Design::DriverSlicing), (&alone, Design::Gpool)]
+        .map(|(scenario, design)| p99_ns(scenario, seed, design));
+    let mut world = world_of(&both, seed, SliceScheduler::new(Parameters::default(), 0));
+    world.run_until(both.duration_ns);
+    let charges = [0, 1].map(|client| {
+        let charged_ns = world.scheduler.charged_ns(world.tenant(client)).expect("it has joined");
+        charged_ns * 1000 / world.received(client)
+    });
+    println!("short requests, seed {seed}: p99 {p99:?} ns, charged {charges:?} permille of what they had");
+    assert!(p99[0] * 100 <= p99[1] * 30 && p99[0] <= p99[2] * 2, "seed {seed}: {p99:?}");
+    // Exchanges are in what a job without pauses is charged.
+    assert!((930..=1020).contains(&charges[0]) && (980..=1070).contains(&charges[1]), "seed {seed}: {charges:?}");
+}
+
+#[test]
+fn short_requests_within_the_share_wait_for_no_slice() {
+    FEW_SEEDS.for_each(short_requests_within_the_share_are_served_soon);
+}
+
+#[test]
+#[ignore = "long"]
+fn short_requests_within_the_share_wait_for_no_slice_for_all_seeds() {
+    ALL_SEEDS.for_each(short_requests_within_the_share_are_served_soon);
+}
+
 /// Who rests, in the shipped scenario, beside the driver's own slicing.
 fn stalls_keep_the_share(seed: u64) {
     let stalls = scenario("stalls");

@@ -15,6 +15,7 @@ use std::time::Duration;
 mod ahead;
 mod alone;
 mod elsewhere;
+mod first;
 mod stuck;
 mod waits;
 

@@ -72,7 +72,7 @@ fn a_program_that_launches_slowly_has_few_bursts() {
 }
 
 /// A device on which work ends when it is waited for, and a wait that returns `late_ns` after that.
-fn wait_for_all(process: &Process, what: WaitFor, late_ns: u64) {
+pub(super) fn wait_for_all(process: &Process, what: WaitFor, late_ns: u64) {
     let wait = || {
         let outstanding_ns = DEVICE.lock().launch(0);
         clock::turn_ns(outstanding_ns + late_ns);
@@ -83,7 +83,7 @@ fn wait_for_all(process: &Process, what: WaitFor, late_ns: u64) {
 
 /// Rounds of four launches of 5 us each, a wait that returns 10 us late, and a pause of 15 us: what was measured, and the events
 /// recorded, of so many rounds after some others.
-fn rounds(process: &Process, slot: &Slot, what: WaitFor, count: u32) -> (u64, u64) {
+pub(super) fn rounds(process: &Process, slot: &Slot, what: WaitFor, count: u32) -> (u64, u64) {
     let round = || {
         (0..4).for_each(|_| {
             launch(process, KERNEL, 5 * US);
@@ -114,35 +114,6 @@ fn a_burst_rests_while_the_program_waits_and_what_it_rests_is_not_charged() {
         // 22.5 ms, in each eighth of which one wait is measured and a burst is opened.
         assert!(records <= 16, "{what:?}: {records} events for 500 waits");
     }
-}
-
-/// Behind an open gate the device is its own, and waits show how long its work takes; when the gate opens others may be there still.
-#[test]
-fn the_first_burst_behind_a_gate_says_how_long_it_stood_before_the_device() {
-    let _order = one_at_a_time();
-    let (process, slot, control) = open_process();
-    rounds(process, slot, WaitFor::Stream(STREAM), 20);
-    let behind_another = || {
-        let count = || slot.burst_count.load(Ordering::Acquire) as usize;
-        let known = count();
-        DEVICE.lock().launch(300 * US);
-        (0..4).for_each(|_| {
-            launch(process, KERNEL, 5 * US);
-        });
-        wait_for_all(process, WaitFor::Stream(STREAM), 10 * US);
-        until(|| count() > known);
-        let place = known % gpool_shared_region::BURST_RING;
-        let record = &slot.bursts[place];
-        let length_ns = record.end_ns.load(Ordering::Relaxed) - record.start_ns.load(Ordering::Relaxed);
-        (BurstTag(slot.burst_tags[place].load(Ordering::Relaxed)).queued_ns() / US, length_ns / US)
-    };
-    assert_eq!(behind_another().0, 0, "it has rested, and the host's clock does not know");
-    open(control, clock::now_ns() + 60_000 * MS);
-    let (queued_us, length_us) = behind_another();
-    assert!((297..=300).contains(&queued_us) && (319..=321).contains(&length_us), "{queued_us} of {length_us} us");
-    let records = DEVICE.lock().records;
-    assert_eq!(behind_another().0, 0, "and goes on without events");
-    assert!(DEVICE.lock().records <= records + 2);
 }
 
 /// A program that asks until its work has ended has waited for it as well: what it does then is no work, however soon it launches
