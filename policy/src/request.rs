@@ -8,6 +8,7 @@
 //! the hardware gave to others from then until its first work, and while it had work there itself. Of a long kernel of another one that is only known when
 //! it has ended, so requests are looked at a while after their ends.
 
+use crate::slice::QUEUED_LEAST_NS;
 use crate::timeline::Use;
 use std::collections::VecDeque;
 
@@ -36,12 +37,21 @@ struct Stand {
     wait: Wait,
 }
 
+impl Stand {
+    /// When it came onto the GPU after that, as far as is known.
+    fn reached_ns(&self) -> u64 {
+        self.begun_ns.unwrap_or(self.to_ns)
+    }
+}
+
 /// One that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
     began_ns: u64,
     ended_ns: u64,
     stands: Vec<Stand>,
+    /// When it stood before the GPU behind its open gate: from when to when, in order, no time twice.
+    queues: Vec<(u64, u64)>,
 }
 
 /// What a request took. Nanoseconds.
@@ -91,8 +101,10 @@ impl Request {
             };
             *sum = sum.saturating_add(stood_ns);
             // The hardware comes to it when those that have work there have had their turns.
-            let reached_ns = stand.begun_ns.unwrap_or(stand.to_ns);
-            others_ns = others_ns.saturating_add(use_of(stand.to_ns, reached_ns).others_ns);
+            others_ns = others_ns.saturating_add(use_of(stand.to_ns, stand.reached_ns()).others_ns);
+        }
+        for (from_ns, to_ns) in &self.queues {
+            others_ns = others_ns.saturating_add(use_of(*from_ns, *to_ns).others_ns);
         }
         let others_ns = others_ns.min(length_ns);
         Timing { length_ns, others_ns, share_ns: share_ns.min(length_ns - others_ns) }
@@ -106,13 +118,14 @@ struct UnderWay {
     /// The end of its latest work.
     worked_until_ns: Option<u64>,
     stands: Vec<Stand>,
+    queues: Vec<(u64, u64)>,
     /// Since when it stands at the closed gate, and why.
     standing: Option<(u64, Wait)>,
 }
 
 impl UnderWay {
     fn since(began_ns: u64) -> Self {
-        Self { began_ns, worked_until_ns: None, stands: Vec::new(), standing: None }
+        Self { began_ns, worked_until_ns: None, stands: Vec::new(), queues: Vec::new(), standing: None }
     }
 
     fn stood(&mut self, from_ns: u64, to_ns: u64, wait: Wait) {
@@ -124,6 +137,17 @@ impl UnderWay {
         } else if let Some(last) = self.stands.iter_mut().rfind(|stand| stand.wait == wait) {
             // Its own work in between is taken out of it, as in each.
             last.to_ns = to_ns;
+        }
+    }
+}
+
+impl UnderWay {
+    /// What comes on top of so many counts as its own.
+    fn stood_before_the_gpu(&mut self, from_ns: u64, to_ns: u64) {
+        let known_ns = self.queues.last().map_or(0, |last| last.1).max(self.stands.last().map_or(0, Stand::reached_ns));
+        let from_ns = from_ns.max(known_ns);
+        if from_ns.saturating_add(QUEUED_LEAST_NS) <= to_ns && self.queues.len() < STANDS {
+            self.queues.push((from_ns, to_ns));
         }
     }
 }
@@ -183,20 +207,21 @@ impl Requests {
         its.worked_until_ns = its.worked_until_ns.max(Some(end_ns));
         if let Some(stand) = its.stands.last_mut().filter(|stand| stand.begun_ns.is_none() && stand.to_ns < end_ns) {
             stand.begun_ns = Some(start_ns.max(stand.to_ns));
-        } else if queued_ns < start_ns && its.stands.len() < STANDS {
+        } else {
             // Its gate was open all the time.
-            its.stands.push(Stand { from_ns: queued_ns, to_ns: queued_ns, begun_ns: Some(start_ns), wait: Wait::Turn });
+            its.stood_before_the_gpu(queued_ns, start_ns);
         }
     }
 
     /// It has nothing to do there. What it had no work for was no request.
     pub fn idle(&mut self) {
-        let Some(UnderWay { began_ns, worked_until_ns: Some(ended_ns), stands, .. }) = self.under_way.take() else {
+        let Some(UnderWay { began_ns, worked_until_ns: Some(ended_ns), stands, queues, .. }) = self.under_way.take()
+        else {
             return;
         };
         self.last_end_ns = self.last_end_ns.max(ended_ns);
         if began_ns >= self.void_before_ns && self.ended.len() < ENDED {
-            self.ended.push_back(Request { began_ns, ended_ns, stands });
+            self.ended.push_back(Request { began_ns, ended_ns, stands, queues });
         }
     }
 
@@ -239,15 +264,32 @@ mod tests {
 
     #[test]
     fn what_stands_before_the_gpu_behind_an_open_gate_is_others_doing() {
+        const US: u64 = 1000;
         let mut requests = Requests::default();
-        requests.worked(100, 130, 150);
-        requests.worked(150, 150, 160);
+        requests.worked(1000 * US, 1300 * US, 1500 * US);
+        requests.worked(1500 * US, 1500 * US, 1600 * US);
+        requests.worked(1100 * US, 1400 * US, 1600 * US);
         requests.idle();
-        let timing = requests.take_ended(1000).unwrap().timing(|from_ns, to_ns| {
-            let overlap = |begin: u64, end: u64| end.min(to_ns).saturating_sub(begin.max(from_ns));
-            Use { busy_ns: overlap(130, 160), charged_ns: overlap(130, 160), others_ns: overlap(90, 125) }
+        let timing = requests.take_ended(u64::MAX).unwrap().timing(|from_ns, to_ns| {
+            let overlap =
+                |begin_us: u64, end_us: u64| (end_us * US).min(to_ns).saturating_sub((begin_us * US).max(from_ns));
+            Use { busy_ns: overlap(1300, 1600), charged_ns: overlap(1300, 1600), others_ns: overlap(900, 1250) }
         });
-        assert_eq!(timing, Timing { length_ns: 60, others_ns: 25, share_ns: 0 });
+        assert_eq!(timing, Timing { length_ns: 600 * US, others_ns: 250 * US, share_ns: 0 }, "no time twice");
+    }
+
+    #[test]
+    fn many_ways_to_the_gpu_take_no_stand_at_the_gate_its_place() {
+        let mut requests = Requests::default();
+        for burst in 0..200 {
+            requests.worked(burst * 1_000_000, burst * 1_000_000 + 300_000, burst * 1_000_000 + 900_000);
+        }
+        requests.wants(300_000_000, 300_000_000, Wait::Share);
+        requests.opened(310_000_000);
+        requests.worked(310_000_000, 310_000_000, 311_000_000);
+        requests.idle();
+        let timing = requests.take_ended(u64::MAX).unwrap().timing(|_, _| Use::default());
+        assert_eq!((timing.others_ns, timing.share_ns), (0, 10_000_000));
     }
 
     #[test]

@@ -11,6 +11,7 @@
 
 mod account;
 mod arrears;
+mod arrival;
 mod at_work;
 mod ceiling;
 mod decide;
@@ -36,6 +37,7 @@ mod unmeasured;
 mod virtual_clock;
 
 pub use crate::TenantId;
+pub use arrival::QUEUED_LEAST_NS;
 pub use explain::{Explanation, State, WaitCause};
 pub use host::HostScheduler;
 pub use message::{Command, Input};

@@ -131,6 +131,9 @@ const SEGMENTS: usize = 16_384;
 /// when a kernel of seconds ends. Beyond that its bursts are charged whole, like those before the horizon: whoever reports
 /// more pays for what others had of it, and costs everybody else no time.
 pub const EFFORT: usize = 1 << 18;
+/// Stretches in which the same contexts had work, that are looked at to find out who else was on the device. Of each burst; so that is
+/// within what [`EFFORT`] is for as many bursts as are read in its period.
+pub const LOOKED_BACK: usize = 64;
 /// The period of [`EFFORT`].
 pub const PERIOD_NS: u64 = 100_000_000;
 
@@ -162,20 +165,23 @@ impl Timeline {
         self.enter(now_ns, burst, 0, deltas)
     }
 
-    /// The same of a burst that stood before the device while others were on it, from `queued_ns` on, and begins when it came onto
-    /// it: for a time slice of the hardware it has the device to itself, whoever else has work. How long it stood there while others
-    /// had work, as far as they have reported it.
-    pub fn add_arrival(
-        &mut self,
-        now_ns: u64,
-        burst: Burst,
-        queued_ns: u64,
-        deltas: &mut Vec<Delta>,
-    ) -> (Entered, u64) {
-        let waited_ns = self.use_of(burst.tenant, queued_ns, burst.start_ns.min(now_ns)).others_ns;
+    /// The same of a burst that has stood before the device, from `queued_ns` on, and begins when it came onto it: for a time slice of the
+    /// hardware it has the device to itself, whoever else has work. How long that is shows by how long others are known to have been on it.
+    pub fn add_arrival(&mut self, now_ns: u64, burst: Burst, queued_ns: u64, deltas: &mut Vec<Delta>) -> Entered {
+        let waited_ns = self.others_ns(burst.tenant, (queued_ns, burst.start_ns.min(now_ns)));
         self.time_slice.note_wait(now_ns, waited_ns);
         // Also where nobody is known to have been there: whoever had to leave the device for it reports that when he is done.
-        (self.enter(now_ns, burst, self.time_slice.least_ns(), deltas), waited_ns)
+        self.enter(now_ns, burst, self.time_slice.least_ns(), deltas)
+    }
+
+    /// For how long others than `tenant` had work between two times and it had none, as far as they have reported it; of that the last
+    /// [`LOOKED_BACK`] stretches alone.
+    #[must_use]
+    pub fn others_ns(&self, tenant: TenantId, (from_ns, to_ns): (u64, u64)) -> u64 {
+        let segments = self.window.range(..to_ns).rev().take(LOOKED_BACK);
+        let within = segments.take_while(|(_, segment)| segment.end_ns > from_ns);
+        let others = within.filter(|(_, segment)| !segment.holds(tenant));
+        others.map(|(&begin_ns, segment)| segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns))).sum()
     }
 
     /// Of a burst that has the device to itself for the first `alone_ns`.

@@ -16,8 +16,11 @@ const TOLERATED: u64 = 10;
 /// What one tenant has had of one device and was not charged. Nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Unpaid {
-    /// What is missing, without what is tolerated, after each of the last periods.
-    missing_ns: [u64; PERIODS],
+    /// What is missing, without what is tolerated, after each of the last periods. Less than nothing where it was charged more.
+    missing_ns: [i64; PERIODS],
+    /// What it was charged beyond what it had in each of them: while another one's long kernel runs unreported, say, of which the report
+    /// takes that back.
+    beyond_ns: [i64; PERIODS],
 }
 
 impl Unpaid {
@@ -25,16 +28,20 @@ impl Unpaid {
     /// `seen_ns`, and it was charged `charged_ns`: less than nothing where others' reports have corrected earlier ones. What it has to pay
     /// on top, if anything.
     pub fn judge(&mut self, period_ns: u64, (seen_ns, reported_ns): (u64, u64), charged_ns: i64) -> Option<u64> {
-        let tolerated_ns = period_ns / TOLERATED;
-        let had_ns = i128::from(seen_ns.min(reported_ns));
-        let before_ns = i128::from(self.missing_ns[PERIODS - 1]);
-        let missing_ns = before_ns + had_ns - i128::from(charged_ns) - i128::from(tolerated_ns);
+        let narrow = |ns: u64| i64::try_from(ns).unwrap_or(i64::MAX);
+        let tolerated_ns = narrow(period_ns / TOLERATED);
+        let had_ns = narrow(seen_ns.min(reported_ns));
         self.missing_ns.rotate_left(1);
-        self.missing_ns[PERIODS - 1] = u64::try_from(missing_ns.max(0)).unwrap_or(u64::MAX);
+        self.beyond_ns.rotate_left(1);
+        let before_ns = self.missing_ns[PERIODS - 2];
+        self.beyond_ns[PERIODS - 1] = charged_ns.saturating_sub(had_ns).max(0);
+        let least_ns = self.beyond_ns.iter().fold(0i64, |sum, ns| sum.saturating_sub(*ns));
+        let missing_ns = before_ns.saturating_add(had_ns).saturating_sub(charged_ns).saturating_sub(tolerated_ns);
+        self.missing_ns[PERIODS - 1] = missing_ns.max(least_ns);
         // What has come in meanwhile was late.
         let due_ns = self.missing_ns.into_iter().min().filter(|ns| *ns > tolerated_ns)?;
         self.missing_ns.iter_mut().for_each(|ns| *ns -= due_ns);
-        Some(due_ns)
+        u64::try_from(due_ns).ok()
     }
 }
 
@@ -65,9 +72,12 @@ mod tests {
         assert_eq!(pays(&[(3000, 2550); 40]), [0; 40], "within the tolerance for ever");
         // Corrections come a period late.
         assert_eq!(pays(&[(5000, 0), (5000, 0), (0, 5000), (0, 5000)].repeat(10)), [0; 40]);
+        // Another one's kernel of ten seconds, in turns with it, is reported when it ends; then that one rests.
+        let beside = [(5000, 5000), (3750, 5000), (2500, 5000), (3750, 0), (5000, 5000), (5000, 5000), (5000, 5000)];
+        assert_eq!(pays(&beside.repeat(10)), [0; 70]);
         // What it was overcharged once it does not have for ever.
-        assert_eq!(pays(&[(0, 50_000), (5000, 0), (5000, 0), (5000, 0)]), [0; 4]);
-        assert!(pays(&[(0, 50_000), (5000, 0), (5000, 0), (5000, 0), (5000, 0)])[4] > 0);
+        let later = [&[(0, 50_000)][..], &[(5000, 0); 12]].concat();
+        assert!(pays(&later)[12] > 0);
         let mut unpaid = Unpaid::default();
         let nothing = [(5000, 0), (0, 5000)].repeat(10);
         assert!(nothing.into_iter().all(|both| unpaid.judge(PERIOD, both, 0).is_none()), "the one or the other alone");

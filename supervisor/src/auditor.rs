@@ -154,10 +154,8 @@ impl Auditor {
             }
             let late = self.past.of_ended(&busy, members, || whole(leases, index), procfs::is_alive);
             for (tenant, seen_ns) in late {
-                // Who has shims has reported until the end, unless it went past them.
-                if !meter(leases, tenant, index, (seen_ns, until_us), true) {
-                    self.see((tenant, index), seen_ns);
-                }
+                // Who has shims has reported until the end. What a device tells of so short a life has not been measured on one.
+                meter(leases, tenant, index, (seen_ns, until_us), true);
             }
             self.busy[index] = busy;
         }
@@ -300,7 +298,9 @@ impl Shortfalls {
 }
 
 fn act_on(leases: &Leases, finding: &Finding) {
-    let Finding { tenant, gpu, shortfall, until_ns, .. } = *finding;
+    let Finding { tenant, gpu, what, shortfall, until_ns } = *finding;
+    // What was reported is not redeemed by a later report.
+    let until_ns = if what == Missing::Report { until_ns } else { 0 };
     let mut book = leases.book();
     let Some(lease) = book.of_tenant(tenant) else { return };
     if class_policy(&leases.configuration(), lease.record.class).liar_action == LiarAction::Debt {

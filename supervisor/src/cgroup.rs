@@ -39,6 +39,12 @@ pub fn known_path_of(pid: HostPid) -> std::io::Result<Option<String>> {
     Ok(path_in(&procfs::text(format!("/proc/{pid}/cgroup"))?))
 }
 
+/// The same of a thread of the process that lives: with version 1, one whose first thread has ended is said to be in none.
+pub fn path_of_a_thread(pid: HostPid) -> Option<String> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    threads.flatten().find_map(|thread| path_in(&procfs::text(thread.path().join("cgroup")).ok()?))
+}
+
 fn path_in(text: &str) -> Option<String> {
     let entries: Vec<(&str, &str)> = text
         .lines()

@@ -205,6 +205,14 @@ pub fn parent_of(pid: HostPid) -> Option<HostPid> {
     stat_field(pid, PARENT_FIELD).ok().map(HostPid)
 }
 
+/// Generations that are looked at.
+const GENERATIONS: usize = 64;
+
+/// Whether the process that has `pid` now has been started by that one, or by one that it has started and that lives.
+pub fn descends(pid: HostPid, from: HostPid) -> bool {
+    std::iter::successors(parent_of(pid), |parent| parent_of(*parent)).take(GENERATIONS).any(|parent| parent == from)
+}
+
 /// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:
 /// nobody has it, or it has it itself.
 pub fn is_same(name: &ProcessName, start_ticks: Option<u64>) -> bool {

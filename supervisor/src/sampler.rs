@@ -191,6 +191,9 @@ fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };
         let its_ns = lease.note_charges(standing.gpu, statistics.at_ns, standing.used_ns(), standing.lag_ns);
+        if let Some(account) = lease.account_on(standing.gpu) {
+            account.found_ns = standing.found_ns;
+        }
         if let Some(more_ns) = more_ns.get_mut(standing.gpu) {
             *more_ns = more_ns.saturating_add(its_ns);
         }

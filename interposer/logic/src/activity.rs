@@ -19,7 +19,9 @@ pub fn busy_permille(slot: &Slot, gpu: usize, now_ns: u64) -> u64 {
         let place = (number % BURST_RING as u64) as usize;
         let record = &slot.bursts[place];
         let tag = BurstTag(slot.burst_tags[place].load(Ordering::Relaxed));
-        (record.start_ns.load(Ordering::Relaxed), record.end_ns.load(Ordering::Relaxed), tag.gpu())
+        // What it stood before the device was not its own.
+        let start_ns = record.start_ns.load(Ordering::Relaxed) + tag.queued_ns();
+        (start_ns, record.end_ns.load(Ordering::Relaxed), tag.gpu())
     };
     if first > 0 {
         from_ns = from_ns.max(burst(first).0);

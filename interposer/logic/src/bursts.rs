@@ -59,6 +59,8 @@ struct Burst {
     is_first: bool,
     is_mixed: bool,
     tag: BurstTag,
+    /// Behind which gate word it was opened.
+    word: u32,
     context: CUcontext,
     stream: CUstream,
     start: CUevent,
@@ -90,6 +92,7 @@ const FREE_BURST: Burst = Burst {
     is_first: false,
     is_mixed: false,
     tag: BurstTag(0),
+    word: 0,
     context: null_mut(),
     stream: null_mut(),
     start: null_mut(),
@@ -127,9 +130,9 @@ pub struct Grant {
     pub expectation: Expectation,
     /// Expected cost of all launches that it may hold; none when the first is to be its only one.
     pub credit_ns: Option<u32>,
-    /// Whether it is the first behind its gate: others may be on the device still, and how long it stands before that is only to be had
-    /// from events.
-    pub is_first: bool,
+    /// The gate word behind which it is. Until a burst behind that has ended, others may be on the device still, and how long one stands before
+    /// it is only to be had from events.
+    pub word: u32,
 }
 
 /// What became of a burst's credit.
@@ -174,6 +177,8 @@ pub struct Bursts {
     gone_by_ends_ns: [u64; GPUS],
     /// For each GPU, when something was issued last that was not added to a burst.
     last_issues_ns: [u64; GPUS],
+    /// For each GPU, the gate word behind which the burst was that ended last.
+    last_words: [u32; GPUS],
 }
 
 // SAFETY: the handles are opaque numbers of the driver, valid on every thread of the process.
@@ -198,6 +203,7 @@ impl Bursts {
             last_ends_ns: [0; GPUS],
             gone_by_ends_ns: [0; GPUS],
             last_issues_ns: [0; GPUS],
+            last_words: [0; GPUS],
         }
     }
 
@@ -273,7 +279,7 @@ impl Bursts {
         let is_in_use =
             |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
         self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
-        let is_behind = grant.is_first || self.is_occupied(spot.context, spot.stream);
+        let is_behind = self.is_first(spot, grant) || self.is_occupied(spot.context, spot.stream);
         let index = self.place_for(driver, spot.context)?;
         let burst = &mut self.table[index];
         let recorded = driver.record(burst.start, spot.stream);
@@ -290,6 +296,7 @@ impl Bursts {
             is_first: !grant.expectation.is_measured,
             is_mixed: false,
             tag: spot.tag,
+            word: grant.word,
             stream: spot.stream,
             sequence: self.last_sequence,
             opened_ns: now_ns,
@@ -308,6 +315,11 @@ impl Bursts {
         self.estimated_ends_ns[gpu] = self.estimated_ends_ns[gpu].max(now_ns) + burst.estimate_ns;
         self.last_issues_ns[gpu] = now_ns;
         Some(index)
+    }
+
+    /// Whether no burst behind its gate word has ended on its GPU.
+    fn is_first(&self, spot: Spot, grant: Grant) -> bool {
+        self.last_words[spot.tag.gpu() % GPUS] != grant.word
     }
 
     /// A free place whose events belong to `context`.

@@ -156,8 +156,7 @@ impl Process {
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
                     // per-thread stream only this thread can record the end.
                     let is_lone = !expectation.is_measured || expectation.cost_ns >= credit_ns || is_per_thread(stream);
-                    let is_first = place.is_first_behind(word.0);
-                    let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns), is_first };
+                    let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns), word: word.0 };
                     let resumed = bursts.resume(spot, grant, now_ns);
                     let burst =
                         resumed.or_else(|| driver.in_context(context, || bursts.open(driver, spot, grant)).flatten());

@@ -100,12 +100,6 @@ impl Place {
         }
     }
 
-    /// Whether nothing has been issued behind the gate word `word`.
-    #[inline(never)]
-    pub(crate) fn is_first_behind(&self, word: u32) -> bool {
-        self.slot().first_launch_word.load(Ordering::Relaxed) != word
-    }
-
     /// A burst has been opened behind the gate word `word`. Whether the supervisor has to be
     /// told: its lease's gate has been left open, and this process has not been heard of since.
     #[must_use]
@@ -115,7 +109,7 @@ impl Place {
         let _telling = self.telling.lock();
         let is_first = slot.demand.load(Ordering::Relaxed) == Demand::Idle as u32
             || slot.demand_word.load(Ordering::Relaxed) != word;
-        if self.is_first_behind(word) {
+        if slot.first_launch_word.load(Ordering::Relaxed) != word {
             slot.first_launch_ns.store(now_ns, Ordering::Relaxed);
             slot.first_launch_word.store(word, Ordering::Release);
         }

@@ -41,8 +41,10 @@ pub(super) struct Account {
     owed_ns: u64,
     /// Up to when that was.
     owed_until_ns: u64,
-    /// All of that ever.
-    found_ns: u64,
+    /// What it was found to have used: of what it has not reported the part that it has not reported since, whatever was forgiven; and
+    /// what it had reported and was not charged.
+    unreported_ns: u64,
+    uncharged_ns: u64,
     /// What it has reported of such time afterwards: charged, but served before.
     redeemed_ns: u64,
     /// What it has reported in a later period of the audit than it was used in, and had not been booked as a debt.
@@ -73,7 +75,8 @@ impl Account {
             paused_ns: 0,
             owed_ns: 0,
             owed_until_ns: 0,
-            found_ns: 0,
+            unreported_ns: 0,
+            uncharged_ns: 0,
             redeemed_ns: 0,
             late_ns: 0,
             active: false,
@@ -133,9 +136,9 @@ impl Account {
         self.reported_ns
     }
 
-    /// What it was found to have used without reporting it, and has not reported since.
+    /// What it was found to have used beyond what it was charged by now.
     pub(super) fn found_ns(&self) -> u64 {
-        self.found_ns.saturating_sub(self.redeemed_ns)
+        self.unreported_ns.saturating_add(self.uncharged_ns)
     }
 
     /// Part of the measured GPU time that had been booked as a debt before it was reported.
@@ -233,10 +236,14 @@ impl Account {
         }
     }
 
-    /// Books a debt for time up to `until_ns` that was used and not reported.
+    /// Books a debt for time up to `until_ns` that was used and not reported; for time that was reported and not charged if that is 0.
     pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64, until_ns: u64) {
+        if until_ns == 0 {
+            self.uncharged_ns = self.uncharged_ns.saturating_add(ns);
+            return self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
+        }
         self.owed_ns = self.owed_ns.saturating_add(ns);
-        self.found_ns = self.found_ns.saturating_add(ns);
+        self.unreported_ns = self.unreported_ns.saturating_add(ns);
         self.owed_until_ns = self.owed_until_ns.max(until_ns);
         self.active_ns = self.active_ns.max(until_ns);
         self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
@@ -259,6 +266,8 @@ impl Account {
         let Charge { ns, began_ns, busy_ns, earlier_ns, ended_ns } = charge;
         self.active_ns = self.active_ns.max(ended_ns);
         self.reported_ns = self.reported_ns.saturating_add(busy_ns);
+        let found_ns = u64::try_from(ns).unwrap_or(0).min(self.owed_until_ns.saturating_sub(began_ns));
+        self.unreported_ns = self.unreported_ns.saturating_sub(found_ns);
         if began_ns < self.forgiven_ns {
             self.charged_ns = self.charged_ns.saturating_add(ns);
             return;

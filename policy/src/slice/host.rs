@@ -108,7 +108,7 @@ impl HostScheduler {
         self.arrival(now_ns, server, burst, burst.start_ns, commands);
     }
 
-    /// The same where it stood before that GPU from `queued_ns` on.
+    /// The same where it stood before that GPU from `queued_ns` on, which is not after the burst's start.
     pub fn arrival(&mut self, now_ns: u64, server: usize, burst: Burst, queued_ns: u64, commands: &mut Vec<Command>) {
         self.now_ns = self.now_ns.max(now_ns);
         if !self.servers_of(burst.tenant).contains(server) {

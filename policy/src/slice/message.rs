@@ -49,7 +49,7 @@ pub enum Input {
         tenant: TenantId,
         /// How much, in GPU time.
         ns: u64,
-        /// It was used before this, `CLOCK_MONOTONIC`.
+        /// It was used before this, `CLOCK_MONOTONIC`; 0 where it has been reported, and was not charged because of what others report.
         until_ns: u64,
     },
     /// Threads of the tenant stand at its gate. May be repeated.

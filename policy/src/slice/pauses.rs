@@ -49,6 +49,18 @@ impl Competition {
         stretches.map(|stretch| overlap_ns(stretch, (begin_ns, end_ns))).sum()
     }
 
+    /// What of a stretch of time lies in it, in up to five parts.
+    pub(super) fn parts_within(&self, (begin_ns, end_ns): (u64, u64)) -> impl Iterator<Item = (u64, u64)> {
+        let under_way = self.since_ns.map(|since_ns| (since_ns, u64::MAX));
+        let cut = move |stretch: (u64, u64)| (stretch.0.max(begin_ns), stretch.1.min(end_ns));
+        self.over.into_iter().chain(under_way).map(cut).filter(|(begin_ns, end_ns)| begin_ns < end_ns)
+    }
+
+    /// So much of it the tenant did not keep from the others: they were on the device.
+    pub(super) fn excuse(&mut self, ns: u64) {
+        self.busy_ns += ns;
+    }
+
     /// The tenant reports that it kept the device busy from `begin_ns` to `end_ns`, of which `busy_ns` are news.
     pub(super) fn report(&mut self, begin_ns: u64, end_ns: u64, busy_ns: u64) {
         self.busy_ns += self.within(begin_ns, end_ns).min(busy_ns);
@@ -91,6 +103,16 @@ impl Excused {
         let there_ns = overlap_ns(self.stretch_ns, (begin_ns, end_ns)).min(busy_ns).min(self.ns);
         self.ns -= there_ns;
         busy_ns - there_ns
+    }
+
+    /// What of a stretch of time lies in it.
+    pub(super) fn part_within(&self, (begin_ns, end_ns): (u64, u64)) -> (u64, u64) {
+        (self.stretch_ns.0.max(begin_ns), self.stretch_ns.1.min(end_ns))
+    }
+
+    /// So much of it was no pause.
+    pub(super) fn lessen(&mut self, ns: u64) {
+        self.ns = self.ns.saturating_sub(ns);
     }
 
     /// Until when it was.

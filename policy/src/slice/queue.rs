@@ -46,6 +46,8 @@ pub(super) struct Place {
     pub(super) judged_in: Option<u64>,
     /// What of its slices is not booked as paused because it may have been work.
     pub(super) excused: Excused,
+    /// What it stood before the device for counts up to here.
+    pub(super) queued_to_ns: u64,
     pub(super) silence: Silence,
     /// Idle and still active, until then.
     lingers_until_ns: Option<u64>,
@@ -146,6 +148,7 @@ impl Queue {
             slack_spent: false,
             judged_in: None,
             excused: Excused::default(),
+            queued_to_ns: now_ns,
             silence: Silence::default(),
             lingers_until_ns: None,
             blocked_until_ns: None,

@@ -27,7 +27,7 @@ pub struct SliceScheduler {
     pub(super) gangs: BTreeSet<TenantId>,
     /// A gang's turn should be decided on.
     pub(super) gang_is_due: bool,
-    timeline: Timeline,
+    pub(super) timeline: Timeline,
     /// When the current period of the audit began.
     period_start_ns: u64,
     total_charged_ns: i64,
@@ -101,8 +101,7 @@ impl SliceScheduler {
         self.queue.get(tenant).map(|place| u64::try_from(place.account.charged_ns()).unwrap_or(0))
     }
 
-    /// What a tenant was found to have used without reporting it, and has not reported since, in nanoseconds. With what it was charged
-    /// it is all that is known of its use.
+    /// What a tenant was found to have used beyond what it was charged, in nanoseconds. With that it is all that is known of its use.
     #[must_use]
     pub fn found_ns(&self, tenant: TenantId) -> Option<u64> {
         self.queue.get(tenant).map(|place| place.account.found_ns())
@@ -355,15 +354,15 @@ impl SliceScheduler {
             burst.start_ns = joined_ns;
             burst.end_ns = burst.end_ns.max(joined_ns);
         }
+        let queued_ns = self.queue_of(&mut burst, queued_ns, joined_ns);
         let mut deltas = std::mem::take(&mut self.deltas);
         let began_ns = self.timeline.believed_start_ns(self.now_ns, burst);
         let ended_ns = burst.end_ns.min(self.now_ns);
         let length_ns = ended_ns.saturating_sub(began_ns);
         let before_ns = self.period_start_ns.saturating_sub(began_ns).min(length_ns);
-        let (Entered { verdict, busy_ns, .. }, waited_ns) = if queued_ns < burst.start_ns {
-            self.timeline.add_arrival(self.now_ns, burst, queued_ns, &mut deltas)
-        } else {
-            (self.timeline.add(self.now_ns, burst, &mut deltas), 0)
+        let Entered { verdict, busy_ns, .. } = match queued_ns {
+            Some(queued_ns) => self.timeline.add_arrival(self.now_ns, burst, queued_ns, &mut deltas),
+            None => self.timeline.add(self.now_ns, burst, &mut deltas),
         };
         if verdict != Verdict::Accepted {
             self.doubtful_bursts += 1;
@@ -385,16 +384,14 @@ impl SliceScheduler {
             });
         }
         self.deltas = deltas;
-        // While others were known to be on the device it did not keep that from them. Whoever holds his gate open with work that does
-        // not begin has paused.
-        if waited_ns > 0 {
-            self.note_work(burst.tenant, (queued_ns, began_ns), waited_ns);
+        if let Some(queued_ns) = queued_ns.filter(|_| busy_ns > 0) {
+            self.note_queue(burst.tenant, (queued_ns, began_ns));
         }
         self.note_work(burst.tenant, (began_ns, ended_ns), busy_ns);
         self.observe(burst);
     }
 
-    /// A stretch of time of which `busy_ns` are now known to have been work of `tenant`, or to have been others', was no pause.
+    /// A stretch of time of which `busy_ns` are now known to have been work of `tenant` was no pause.
     fn note_work(&mut self, tenant: TenantId, (begin_ns, end_ns): (u64, u64), busy_ns: u64) {
         let mut news_ns = busy_ns;
         self.queue.note(tenant, |place| news_ns = place.excused.report(begin_ns, end_ns, busy_ns));

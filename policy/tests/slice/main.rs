@@ -1,6 +1,7 @@
 //! The slice scheduler, rule by rule.
 
 mod alone;
+mod arrivals;
 mod classes;
 mod gangs;
 mod hung;

@@ -103,6 +103,7 @@ struct Known {
     /// The programs that have registered.
     programs: Vec<Program>,
     cgroup: Option<String>,
+    init: Option<ProcessName>,
 }
 
 /// The same of a registration; none if there is nothing to look at.
@@ -113,7 +114,7 @@ fn known(leases: &Leases, registration: Registration) -> Option<Known> {
         return None;
     }
     let programs = lease.processes.values().map(|process| (process.watched.name, process.program)).collect();
-    Some(Known { region: lease.region.clone(), programs, cgroup: lease.record.cgroup.clone() })
+    Some(Known { region: lease.region.clone(), programs, cgroup: lease.record.cgroup.clone(), init: lease.record.init })
 }
 
 /// Whether the slot waits for this registration to be accepted. One that another process has taken meanwhile is told of
@@ -147,9 +148,9 @@ enum Seen {
 
 /// Looks who holds the slot, without the book; none if there is nothing to look at.
 fn seen(leases: &Leases, registration: Registration) -> io::Result<Option<Seen>> {
-    let Some(Known { region, programs, cgroup }) = known(leases, registration) else { return Ok(None) };
+    let Some(Known { region, programs, cgroup, init }) = known(leases, registration) else { return Ok(None) };
     let Some(watched) = holder_of(&region, registration.slot)? else { return Ok(Some(Seen::Free)) };
-    if is_stranger(cgroup.as_deref(), &watched) {
+    if is_stranger(cgroup.as_deref(), init, &watched)? {
         return Ok(Some(Seen::Stranger(watched.name.pid)));
     }
     let program = ProgramMark::of(watched.name.pid);
@@ -158,10 +159,20 @@ fn seen(leases: &Leases, registration: Registration) -> io::Result<Option<Seen>>
     Ok(Some(Seen::Held { watched, program, is_alone }))
 }
 
-/// Whether a process lives and is not in this cgroup of a lease. Of a lease without one that cannot be told: its members are who has
-/// registered.
-fn is_stranger(cgroup: Option<&str>, process: &WatchedProcess) -> bool {
-    cgroup.is_some_and(|its| !cgroup::holds(its, process)) && !process.has_ended()
+/// Whether a process lives, is not in this cgroup of a lease, and does not come from the lease's first process either, as what a session
+/// manager has put elsewhere does (`su`). Of a lease without a cgroup that cannot be told: its members are who has registered.
+///
+/// # Errors
+/// Where it is cannot be read, because there is no descriptor or memory left.
+fn is_stranger(cgroup: Option<&str>, init: Option<ProcessName>, process: &WatchedProcess) -> io::Result<bool> {
+    let Some(cgroup) = cgroup else { return Ok(false) };
+    let path = match cgroup::known_path_of(process.name.pid) {
+        Ok(path) => path.or_else(|| cgroup::path_of_a_thread(process.name.pid)),
+        Err(_) if process.has_ended() => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    let is_in_it = path.is_some_and(|path| cgroup::is_at_or_below(cgroup, &path));
+    Ok(!is_in_it && !process.has_ended() && !init.is_some_and(|init| procfs::descends(process.name.pid, init.pid)))
 }
 
 /// Whether the process `name` ran that program before it executed the one that it runs now.
@@ -275,13 +286,17 @@ mod tests {
     fn who_is_in_another_cgroup_is_none_of_the_lease_s() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
-        assert!(is_stranger(Some("/gpool-no-such-cgroup"), &watched));
-        assert!(!is_stranger(None, &watched));
+        let is_stranger = |cgroup: Option<&str>, init| is_stranger(cgroup, init, &watched).unwrap();
+        let this = ProcessName { pid: HostPid(std::process::id()), ..watched.name };
+        assert!(is_stranger(Some("/gpool-no-such-cgroup"), None) && !is_stranger(None, None));
+        assert!(!is_stranger(Some("/gpool-no-such-cgroup"), Some(this)), "it comes from the lease's own first process");
+        let other = ProcessName { pid: HostPid(child.id()), ..this };
+        assert!(!procfs::descends(this.pid, other.pid) && procfs::descends(other.pid, this.pid));
         if let Some(own) = cgroup::path_of(HostPid(child.id())) {
-            assert!(!is_stranger(Some(&own), &watched) && is_stranger(Some(&format!("{own}/below")), &watched));
+            assert!(!is_stranger(Some(&own), None) && is_stranger(Some(&format!("{own}/below")), None));
         }
         child.kill().and_then(|()| child.wait()).unwrap();
-        assert!(!is_stranger(Some("/gpool-no-such-cgroup"), &watched), "it was there, and what it held may still be");
+        assert!(!is_stranger(Some("/gpool-no-such-cgroup"), None), "it was there, and what it held may still be");
     }
 
     #[test]

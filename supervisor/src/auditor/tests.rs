@@ -125,7 +125,8 @@ fn audited_beside(claims: u64, reports: &[(u64, u64)]) -> (u64, u64, Vec<u64>) {
         let statistics = Statistics { at_ns: now_ns, standings, ..Statistics::default() };
         for finding in auditor.end_period(&statistics) {
             told.extend(Some(second).filter(|_| finding.what == Missing::Report));
-            let debt = (finding.shortfall.missing_ns(), finding.until_ns);
+            let until_ns = if finding.what == Missing::Report { finding.until_ns } else { 0 };
+            let debt = (finding.shortfall.missing_ns(), until_ns);
             host.owe(now_ns, finding.gpu, finding.tenant, debt, &mut commands);
         }
         if auditor.period_start_ns == Some(now_ns) {

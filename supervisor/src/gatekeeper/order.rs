@@ -82,7 +82,7 @@ pub enum Order {
         gpu: usize,
         /// How much.
         ns: u64,
-        /// It was used before this, CLOCK_MONOTONIC.
+        /// It was used before this, CLOCK_MONOTONIC; 0 where it has been reported, and was not charged because of what others report.
         until_ns: u64,
     },
     /// The tenant is frozen or stopped and cannot say that its work has ended: its silence begins anew.
@@ -171,7 +171,7 @@ pub struct Standing {
     pub reported_ns: u64,
     /// The part of it that had been booked as a debt before the tenant reported it.
     pub redeemed_ns: u64,
-    /// What it was found to have used beyond that, and has not reported since.
+    /// What it was found to have used beyond that.
     pub found_ns: u64,
     /// What it has reported beyond that which was used before the period of the audit in which the tenant reported it.
     pub late_ns: u64,

@@ -84,6 +84,8 @@ pub struct GpuAccount {
     excess_bytes: u64,
     /// Its part of what the device has drawn in this life of the supervisor.
     energy_millijoules: u64,
+    /// What of all that was charged in this life was found by the audit, and comes in lumps.
+    pub found_ns: u64,
     /// What had been charged in this life when that was divided last.
     divided_ns: u64,
 }

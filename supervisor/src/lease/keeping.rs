@@ -68,10 +68,18 @@ pub fn find_in_pod<Found>(
         return Err(refusal);
     }
     let all = book.held.clone();
+    let mut given_up = Vec::new();
     while let Some(oldest) = book.held.iter().position(|held| held.record.is_in_the_pod_of(asked, uid)) {
-        book.held.remove(oldest);
-        if let Ok(found) = find(book) {
-            return Ok(found);
+        given_up.push(book.held.remove(oldest));
+        if find(book).is_ok() {
+            // Those that were in nobody's way are kept on.
+            for held in given_up {
+                book.held.push(held);
+                if find(book).is_err() {
+                    book.held.pop();
+                }
+            }
+            return find(book);
         }
     }
     book.held = all;

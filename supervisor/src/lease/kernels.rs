@@ -4,6 +4,7 @@
 //! Known is the mean of what it launched in a second or more, as charged and counted; the longest of these is remembered for a while. One
 //! long kernel among many short ones does not show in that.
 
+use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::grant::Leases;
 use crate::region::Report;
@@ -70,7 +71,9 @@ impl Lease {
         if !self.record.mechanism.has_shims() || self.state != LeaseState::Active {
             return;
         }
-        let charged_ns = self.accounts.iter().fold(0, |sum: u64, account| sum.saturating_add(account.charged_ns()));
+        // What was found belongs to no launches of this moment.
+        let measured_ns = |account: &GpuAccount| account.charged_ns().saturating_sub(account.found_ns);
+        let charged_ns = self.accounts.iter().fold(0, |sum: u64, account| sum.saturating_add(measured_ns(account)));
         // Of who did nothing the region need not be read.
         if self.kernels.last.is_some_and(|last| last.charged_ns == charged_ns) {
             return;

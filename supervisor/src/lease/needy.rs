@@ -7,6 +7,8 @@ use gpool_protocol::{LeaseRequest, Mechanism, Mode};
 
 /// Of each line so many are looked at, each beside all before it.
 const LOOKED_AT: usize = 16;
+/// Of so many it is found out what they lack: what an empty host would give them is worked out for that.
+const CLOSELY: usize = 4 * LOOKED_AT;
 
 /// What keeps one that waits. Each has a line of its own, so that those for whom seldom anybody can go take no place of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,7 +23,7 @@ impl Leases {
     /// Those of the queue, with their places, for whom others may have to go: so many at most, and none that begins in time without
     /// that.
     pub fn needy<'a>(&self, in_order: &[&'a Waiter], scene: &Scene<'_>) -> Vec<(usize, &'a Waiter)> {
-        first_of_each(in_order, |waiter| self.lack_of(waiter, scene))
+        first_of_each(in_order, named_lack, |waiter| self.lack_of(waiter, scene))
     }
 
     /// Whether a request stands so far in front that others may have to go for it.
@@ -30,7 +32,7 @@ impl Leases {
         let own = queue.waiter_of(asked, uid).and_then(|waiter| self.lack_of(waiter, scene)).unwrap_or(Lack::Room);
         let ahead = queue.ahead_of(asked, uid);
         let is_like = |waiter: &&Waiter| !waiter.has_settled_plan() && self.lack_of(waiter, scene) == Some(own);
-        ahead.into_iter().filter(is_like).count() < LOOKED_AT
+        ahead.into_iter().filter(is_like).take(LOOKED_AT).count() < LOOKED_AT
     }
 
     /// What one lacks that waits; nothing that anybody's going would give it, if it is none of that.
@@ -56,15 +58,25 @@ fn named_lack(waiter: &Waiter) -> Option<Lack> {
     Some(if waiter.is_over_quota { Lack::More } else { Lack::Room })
 }
 
-/// The first of each line, with their places.
-fn first_of_each<'a>(in_order: &[&'a Waiter], lack_of: impl Fn(&Waiter) -> Option<Lack>) -> Vec<(usize, &'a Waiter)> {
-    let (mut for_room, mut for_more) = (0, 0);
+/// The first of each line, with their places. What one seems to lack costs nothing to find out, unlike what it lacks.
+fn first_of_each<'a>(
+    in_order: &[&'a Waiter],
+    seems: impl Fn(&Waiter) -> Option<Lack>,
+    lack_of: impl Fn(&Waiter) -> Option<Lack>,
+) -> Vec<(usize, &'a Waiter)> {
+    let (mut for_room, mut for_more, mut closely) = (0, 0, 0);
     let mut found = Vec::new();
     let waiting = in_order.iter().copied().enumerate();
     for (place, waiter) in waiting.filter(|(_, waiter)| !waiter.has_settled_plan()) {
-        if for_room == LOOKED_AT && for_more == LOOKED_AT {
-            break;
+        let is_full = match seems(waiter) {
+            Some(Lack::Room) => for_room == LOOKED_AT,
+            Some(Lack::More) => for_more == LOOKED_AT,
+            None => true,
+        };
+        if is_full || closely == CLOSELY {
+            continue;
         }
+        closely += 1;
         let count = match lack_of(waiter) {
             Some(Lack::Room) => &mut for_room,
             Some(Lack::More) => &mut for_more,
@@ -96,7 +108,7 @@ mod tests {
 
     fn places(waiters: &[Waiter]) -> Vec<usize> {
         let in_order: Vec<&Waiter> = waiters.iter().collect();
-        first_of_each(&in_order, named_lack).into_iter().map(|(place, _)| place).collect()
+        first_of_each(&in_order, named_lack, named_lack).into_iter().map(|(place, _)| place).collect()
     }
 
     #[test]

@@ -178,7 +178,7 @@ impl Bursts {
     /// Goes on with the burst that rests on the spot's stream, in place of opening one; none if none does, or it is old, or if
     /// the launch is to be measured by itself, or is the first behind its gate.
     pub fn resume(&mut self, spot: Spot, grant: Grant, now_ns: u64) -> Option<usize> {
-        let credit_ns = grant.credit_ns.filter(|_| !grant.is_first)?;
+        let credit_ns = grant.credit_ns.filter(|_| !self.is_first(spot, grant))?;
         let is_it = |burst: &Burst| burst.context == spot.context && burst.stream == spot.stream;
         let index = self.table.iter().position(|burst| burst.state == State::Resting && is_it(burst))?;
         if now_ns >= self.table[index].opened_ns + AGE_MOST_NS {

@@ -138,11 +138,13 @@ impl Bursts {
         // Without an anchor it is taken to have begun then.
         let placed_ns =
             placed_ns.or(measured_ns.map(|length_ns| competing_ns + length_ns)).unwrap_or(now_ns).min(now_ns);
-        let begun_ns = placed_ns.saturating_sub(length_ns);
+        // Of what could not be measured nobody knows when it came there.
+        let begun_ns = if length_ns > 0 { placed_ns.saturating_sub(length_ns) } else { competing_ns.min(placed_ns) };
         let start_ns = begun_ns.min(competing_ns);
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
         place.publish(burst.tag.after_queue(begun_ns - start_ns), start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
+        self.last_words[burst.tag.gpu() % GPUS] = burst.word;
         if burst.launches > 0
             && let Some(work) = burst.work
             && (burst.is_exact || burst.is_first)

@@ -106,7 +106,11 @@ impl Charged {
 
     fn charge(&mut self, now_ns: u64, burst: Burst, queued_ns: u64) {
         let mut deltas = Vec::new();
-        self.timeline.add_arrival(now_ns, burst, queued_ns, &mut deltas);
+        if queued_ns < burst.start_ns {
+            self.timeline.add_arrival(now_ns, burst, queued_ns, &mut deltas);
+        } else {
+            self.timeline.add(now_ns, burst, &mut deltas);
+        }
         for delta in deltas {
             let scaled = i128::from(delta.ns) * SCALE;
             if self.rule == Rule::Stride {

@@ -1,7 +1,7 @@
 //! A run and what was seen of it.
 
 use gpool_policy::TenantId;
-use gpool_policy::slice::{Class, Command, Input, Parameters, SliceScheduler};
+use gpool_policy::slice::{Class, Command, Input, Parameters, QUEUED_LEAST_NS, SliceScheduler};
 use gpool_policy_simulator::record::{Execution, Wanted};
 use gpool_policy_simulator::scenario::{Demand, Scenario};
 use gpool_policy_simulator::{Gatekeeper, World, world_of};
@@ -36,8 +36,13 @@ impl Gatekeeper for Watched {
         let known = commands.len();
         self.scheduler.handle(now_ns, input, commands);
         self.slice_ns = self.slice_ns.max(self.scheduler.slice_ns());
-        if let Input::Burst { tenant, start_ns, end_ns, .. } | Input::Arrival { tenant, start_ns, end_ns, .. } = input {
-            self.bursts.push((tenant, start_ns, end_ns));
+        match input {
+            Input::Burst { tenant, start_ns, end_ns, .. } => self.bursts.push((tenant, start_ns, end_ns)),
+            Input::Arrival { tenant, queued_ns, start_ns, end_ns, .. } => {
+                let has_stood = start_ns - queued_ns >= QUEUED_LEAST_NS;
+                self.bursts.push((tenant, if has_stood { start_ns } else { queued_ns }, end_ns));
+            }
+            _ => {}
         }
         for command in &commands[known..] {
             let Command::Open { tenant, depth_ns, until_ns, burst_ns } = *command else { continue };

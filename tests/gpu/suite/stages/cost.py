@@ -3,6 +3,7 @@
 import collections
 
 from .. import calls, hami, libraries
+from ..host import HostError
 from ..record import interval, interval_of, median, percentile
 from ..tenant import START_PATIENCE_S, TenantError, Tenants, hear_all, prepare, run_together, warm_up
 
@@ -103,7 +104,7 @@ def run(suite):
     means(suite.record, [name for works in of.values() for name in works], slower)
     try:
         calls.measure(suite)
-    except TenantError as error:
+    except (TenantError, HostError) as error:
         failed.append(f"calls: {error}")
     if failed:
         raise TenantError("; ".join(failed))
