@@ -145,6 +145,8 @@ impl UnderWay {
     /// What comes on top of so many counts as its own.
     fn stood_before_the_gpu(&mut self, from_ns: u64, to_ns: u64) {
         let known_ns = self.queues.last().map_or(0, |last| last.1).max(self.stands.last().map_or(0, Stand::reached_ns));
+        // Since then it stands at the gate, which counts by itself.
+        let to_ns = self.standing.map_or(to_ns, |(since_ns, _)| to_ns.min(since_ns));
         let from_ns = from_ns.max(known_ns);
         if from_ns.saturating_add(QUEUED_LEAST_NS) <= to_ns && self.queues.len() < STANDS {
             self.queues.push((from_ns, to_ns));

@@ -184,6 +184,12 @@ impl Timeline {
         others.map(|(&begin_ns, segment)| segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns))).sum()
     }
 
+    /// From when on that is, of a time that ends then.
+    #[must_use]
+    pub fn looked_back_to_ns(&self, to_ns: u64) -> u64 {
+        self.window.range(..to_ns).rev().nth(LOOKED_BACK - 1).map_or(0, |(begin_ns, _)| *begin_ns)
+    }
+
     /// Of a burst that has the device to itself for the first `alone_ns`.
     fn enter(&mut self, now_ns: u64, burst: Burst, alone_ns: u64, deltas: &mut Vec<Delta>) -> Entered {
         self.settle(now_ns);

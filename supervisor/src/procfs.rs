@@ -208,9 +208,10 @@ pub fn parent_of(pid: HostPid) -> Option<HostPid> {
 /// Generations that are looked at.
 const GENERATIONS: usize = 64;
 
-/// Whether the process that has `pid` now has been started by that one, or by one that it has started and that lives.
-pub fn descends(pid: HostPid, from: HostPid) -> bool {
-    std::iter::successors(parent_of(pid), |parent| parent_of(*parent)).take(GENERATIONS).any(|parent| parent == from)
+/// Whether the process that has `pid` now has been started by that one, which lives, or by one that it has started and that lives.
+pub fn descends(pid: HostPid, from: &ProcessName) -> bool {
+    let mut parents = std::iter::successors(parent_of(pid), |parent| parent_of(*parent)).take(GENERATIONS);
+    parents.any(|parent| parent == from.pid) && stat_field(from.pid, START_FIELD).ok() == Some(from.start_ticks)
 }
 
 /// Whether `name` may still be meant by its pid, where the process that has that pid now was started at `start_ticks`:

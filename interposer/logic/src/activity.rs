@@ -20,7 +20,7 @@ pub fn busy_permille(slot: &Slot, gpu: usize, now_ns: u64) -> u64 {
         let record = &slot.bursts[place];
         let tag = BurstTag(slot.burst_tags[place].load(Ordering::Relaxed));
         // What it stood before the device was not its own.
-        let start_ns = record.start_ns.load(Ordering::Relaxed) + tag.queued_ns();
+        let start_ns = record.start_ns.load(Ordering::Relaxed).saturating_add(tag.queued_ns());
         (start_ns, record.end_ns.load(Ordering::Relaxed), tag.gpu())
     };
     if first > 0 {

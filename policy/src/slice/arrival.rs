@@ -17,8 +17,12 @@ impl SliceScheduler {
     pub(super) fn queue_of(&self, burst: &mut Burst, queued_ns: u64, joined_ns: u64) -> Option<u64> {
         let queued_ns = queued_ns.max(joined_ns).max(burst.start_ns.saturating_sub(MOST_NS));
         let waited_ns = burst.start_ns.saturating_sub(queued_ns);
-        let known_ns = || self.timeline.others_ns(burst.tenant, (queued_ns, burst.start_ns.min(self.now_ns)));
-        if waited_ns >= QUEUED_LEAST_NS && (waited_ns <= ON_ITS_WAY_NS || 2 * known_ns() >= waited_ns) {
+        let is_known = || {
+            let to_ns = burst.start_ns.min(self.now_ns);
+            let from_ns = queued_ns.max(self.timeline.looked_back_to_ns(to_ns));
+            2 * self.timeline.others_ns(burst.tenant, (from_ns, to_ns)) >= to_ns.saturating_sub(from_ns)
+        };
+        if waited_ns >= QUEUED_LEAST_NS && (waited_ns <= ON_ITS_WAY_NS || is_known()) {
             return Some(queued_ns);
         }
         burst.start_ns = burst.start_ns.min(queued_ns);

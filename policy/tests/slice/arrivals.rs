@@ -68,6 +68,17 @@ fn who_stands_before_a_device_that_nobody_is_known_to_have_had_works() {
 }
 
 #[test]
+fn in_however_small_pieces_others_report_they_were_there() {
+    let (mut table, begin_ns) = after_b(0);
+    for piece in 0..150 {
+        let start_ns = begin_ns + 20 * piece * US;
+        table.tell(Input::Burst { tenant: B, context: 0, start_ns, end_ns: start_ns + 19 * US });
+    }
+    tell(&mut table, begin_ns, &[(0, 3000, 9000)]);
+    assert_eq!(table.scheduler.charged_ns(A), Some(6 * MS));
+}
+
+#[test]
 fn no_time_counts_twice_for_who_says_it_again() {
     let again: Vec<(u64, u64, u64)> = (0..9).map(|number| (0, 3000 + number, 3001 + number)).collect();
     let (charged, paid) = pays(3, &again);

@@ -172,7 +172,7 @@ fn is_stranger(cgroup: Option<&str>, init: Option<ProcessName>, process: &Watche
         Err(error) => return Err(error),
     };
     let is_in_it = path.is_some_and(|path| cgroup::is_at_or_below(cgroup, &path));
-    Ok(!is_in_it && !process.has_ended() && !init.is_some_and(|init| procfs::descends(process.name.pid, init.pid)))
+    Ok(!is_in_it && !process.has_ended() && !init.is_some_and(|init| procfs::descends(process.name.pid, &init)))
 }
 
 /// Whether the process `name` ran that program before it executed the one that it runs now.
@@ -287,11 +287,12 @@ mod tests {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let watched = WatchedProcess::open(HostPid(child.id())).unwrap();
         let is_stranger = |cgroup: Option<&str>, init| is_stranger(cgroup, init, &watched).unwrap();
-        let this = ProcessName { pid: HostPid(std::process::id()), ..watched.name };
+        let this = WatchedProcess::open(HostPid(std::process::id())).unwrap().name;
         assert!(is_stranger(Some("/gpool-no-such-cgroup"), None) && !is_stranger(None, None));
         assert!(!is_stranger(Some("/gpool-no-such-cgroup"), Some(this)), "it comes from the lease's own first process");
-        let other = ProcessName { pid: HostPid(child.id()), ..this };
-        assert!(!procfs::descends(this.pid, other.pid) && procfs::descends(other.pid, this.pid));
+        let earlier = ProcessName { start_ticks: this.start_ticks - 1, ..this };
+        assert!(is_stranger(Some("/gpool-no-such-cgroup"), Some(earlier)), "its pid is another's by now");
+        assert!(!procfs::descends(this.pid, &watched.name));
         if let Some(own) = cgroup::path_of(HostPid(child.id())) {
             assert!(!is_stranger(Some(&own), None) && is_stranger(Some(&format!("{own}/below")), None));
         }

@@ -276,6 +276,8 @@ impl Gates {
 
     /// Feeds what has been collected, the charges first.
     fn hear(&mut self) {
+        // By their ends: what others did while one stood before the device has ended before that one's work has.
+        self.heard.bursts.sort_by_key(|(_, burst, _)| burst.end_ns);
         for (gpu, burst, queued_ns) in self.heard.bursts.drain(..) {
             self.scheduler.arrival(clock::now_ns(), gpu, burst, queued_ns, &mut self.commands);
         }

@@ -68,19 +68,27 @@ pub fn find_in_pod<Found>(
         return Err(refusal);
     }
     let all = book.held.clone();
-    let mut given_up = Vec::new();
-    while let Some(oldest) = book.held.iter().position(|held| held.record.is_in_the_pod_of(asked, uid)) {
-        given_up.push(book.held.remove(oldest));
-        if find(book).is_ok() {
-            // Those that were in nobody's way are kept on.
-            for held in given_up {
-                book.held.push(held);
-                if find(book).is_err() {
-                    book.held.pop();
-                }
-            }
-            return find(book);
+    let without = |gone: &[usize]| {
+        let kept = all.iter().enumerate().filter(|(place, _)| !gone.contains(place));
+        kept.map(|(_, held)| held.clone()).collect::<Vec<_>>()
+    };
+    let mut gone = Vec::new();
+    for (place, _) in all.iter().enumerate().filter(|(_, held)| held.record.is_in_the_pod_of(asked, uid)) {
+        gone.push(place);
+        book.held = without(&gone);
+        if find(book).is_err() {
+            continue;
         }
+        // Those that were in nobody's way are kept on.
+        for place in gone.clone() {
+            let fewer: Vec<usize> = gone.iter().copied().filter(|its| *its != place).collect();
+            book.held = without(&fewer);
+            if find(book).is_ok() {
+                gone = fewer;
+            }
+        }
+        book.held = without(&gone);
+        return find(book);
     }
     book.held = all;
     Err(refusal)
@@ -95,6 +103,7 @@ mod tests {
     use crate::device::Gpu;
     use crate::procfs::ProcessName;
     use gpool_protocol::{CountedResource, ErrorCode, HostPid, LeaseId, PodPlace, SuspensionStage};
+    use std::cell::RefCell;
 
     /// A place that is kept for a container of a pod.
     fn held(sandbox_id: &str, name: &str, fraction_permille: u16) -> Held {
@@ -106,9 +115,9 @@ mod tests {
 
     #[test]
     fn a_pod_gives_places_of_its_containers_up_for_one_that_has_none() {
-        let there = [held("s", "init", 500), held("s", "log", 100), held("other", "init", 300)];
+        let there = RefCell::new([held("s", "init", 500), held("s", "log", 100), held("other", "init", 300)]);
         let left = |name: &str, uid: u32, in_pod: bool, permille: u16| {
-            let mut book = Book { held: there.to_vec(), ..Book::default() };
+            let mut book = Book { held: there.borrow().to_vec(), ..Book::default() };
             let text = format!(r#"{{"container_id":"next","request":{{"fraction_permille":{permille}}}}}"#);
             let in_pod = in_pod.then(|| PodPlace { sandbox_id: "s".into(), container_name: name.into() });
             let asked = LeaseRequest { in_pod, ..serde_json::from_str(&text).unwrap() };
@@ -124,6 +133,9 @@ mod tests {
         assert_eq!(left("web", 0, true, 600), (true, "log init".into()), "no more than are needed");
         assert_eq!(left("web", 0, true, 700), (true, "init".into()));
         assert_eq!(left("web", 0, true, 800), (false, "init log init".into()), "the other pod's stays, and so do all");
+        there.borrow_mut().swap(0, 1);
+        assert_eq!(left("web", 0, true, 600), (true, "log init".into()), "what was in nobody's way is kept");
+        there.borrow_mut().swap(0, 1);
         assert_eq!(left("web", 1000, true, 600), (false, "init log init".into()), "of another user");
         assert_eq!(left("web", 0, false, 600), (false, "init log init".into()));
         assert_eq!(left("log", 0, true, 600), (false, "init log init".into()), "its own place is kept for it");

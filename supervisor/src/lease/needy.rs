@@ -8,7 +8,7 @@ use gpool_protocol::{LeaseRequest, Mechanism, Mode};
 /// Of each line so many are looked at, each beside all before it.
 const LOOKED_AT: usize = 16;
 /// Of so many it is found out what they lack: what an empty host would give them is worked out for that.
-const CLOSELY: usize = 4 * LOOKED_AT;
+const CLOSELY: usize = 8 * LOOKED_AT;
 
 /// What keeps one that waits. Each has a line of its own, so that those for whom seldom anybody can go take no place of the others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

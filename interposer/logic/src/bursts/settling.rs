@@ -144,7 +144,11 @@ impl Bursts {
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
         place.publish(burst.tag.after_queue(begun_ns - start_ns), start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
-        self.last_words[burst.tag.gpu() % GPUS] = burst.word;
+        let last_word = &mut self.last_words[burst.tag.gpu() % GPUS];
+        // One of before may end later.
+        if burst.word.wrapping_sub(*last_word).cast_signed() > 0 {
+            *last_word = burst.word;
+        }
         if burst.launches > 0
             && let Some(work) = burst.work
             && (burst.is_exact || burst.is_first)
