@@ -130,7 +130,7 @@ pub struct Grant {
     pub expectation: Expectation,
     /// Expected cost of all launches that it may hold; none when the first is to be its only one.
     pub credit_ns: Option<u32>,
-    /// The gate word behind which it is. Until a burst behind that has ended, others may be on the device still, and how long one stands before
+    /// The gate word behind which it is; 0 where nobody else is at work on the device. Until a burst behind that has ended, others may be on the device still, and how long one stands before
     /// it is only to be had from events.
     pub word: u32,
 }
@@ -319,7 +319,7 @@ impl Bursts {
 
     /// Whether no burst behind its gate word has ended on its GPU.
     fn is_first(&self, spot: Spot, grant: Grant) -> bool {
-        self.last_words[spot.tag.gpu() % GPUS] != grant.word
+        grant.word != 0 && self.last_words[spot.tag.gpu() % GPUS] != grant.word
     }
 
     /// A free place whose events belong to `context`.

@@ -28,6 +28,9 @@ fn the_first_burst_behind_a_gate_says_how_long_it_stood_before_the_device() {
     open(control, clock::now_ns() + 60_000 * MS);
     let (queued_us, length_us) = behind_another();
     assert!((297..=300).contains(&queued_us) && (319..=321).contains(&length_us), "{queued_us} of {length_us} us");
+    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    open(control, clock::now_ns() + 60_000 * MS);
+    assert_eq!(behind_another().0, 0, "who has the device to himself has nobody before him");
     let records = DEVICE.lock().records;
     assert_eq!(behind_another().0, 0, "and goes on without events");
     assert!(DEVICE.lock().records <= records + 2);
