@@ -2,8 +2,9 @@
 //!
 //! A burst is a stretch of time in which one context of one tenant had work on the device. The hardware slices time
 //! between contexts that have work, so a moment `dt` in which tenant `i` has `k_i` such contexts costs it
-//! `dt * k_i / sum k`. One that has stood before the device has a time slice of it to itself when it comes onto it. Bursts are reported in any order and late; each one changes what the others that overlap it
-//! have to pay, and the timeline answers with those changes.
+//! `dt * k_i / sum k`. One that has stood before the device has a time slice of it to itself when it comes onto it.
+//! Bursts are reported in any order and late; each one changes what the others that overlap it have to pay, and the
+//! timeline answers with those changes.
 
 mod segment;
 mod time_slice;

@@ -130,8 +130,8 @@ pub struct Grant {
     pub expectation: Expectation,
     /// Expected cost of all launches that it may hold; none when the first is to be its only one.
     pub credit_ns: Option<u32>,
-    /// The gate word behind which it is; 0 where nobody else is at work on the device. Until a burst behind that has ended, others may be on the device still, and how long one stands before
-    /// it is only to be had from events.
+    /// The gate word behind which it is; 0 where nobody else is at work on the device. Until a burst behind that has ended, others may be
+    /// on the device still, and how long one stands before it is only to be had from events.
     pub word: u32,
 }
 

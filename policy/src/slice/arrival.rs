@@ -15,7 +15,8 @@ impl SliceScheduler {
     /// or more, or it was there at once. If it is not, it begins when it was issued: it may have taken turns with work that has not
     /// ended, or have stood there for something else, and then what it kept from others counts as its own.
     pub(super) fn queue_of(&self, burst: &mut Burst, queued_ns: u64, joined_ns: u64) -> Option<u64> {
-        let queued_ns = queued_ns.max(joined_ns).max(burst.start_ns.saturating_sub(MOST_NS));
+        let issued_ns = queued_ns.max(joined_ns);
+        let queued_ns = issued_ns.max(burst.start_ns.saturating_sub(MOST_NS));
         let waited_ns = burst.start_ns.saturating_sub(queued_ns);
         let is_known = || {
             let to_ns = burst.start_ns.min(self.now_ns);
@@ -25,7 +26,7 @@ impl SliceScheduler {
         if waited_ns >= QUEUED_LEAST_NS && (waited_ns <= ON_ITS_WAY_NS || is_known()) {
             return Some(queued_ns);
         }
-        burst.start_ns = burst.start_ns.min(queued_ns);
+        burst.start_ns = burst.start_ns.min(issued_ns);
         None
     }
 

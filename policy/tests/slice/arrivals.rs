@@ -68,6 +68,14 @@ fn who_stands_before_a_device_that_nobody_is_known_to_have_had_works() {
 }
 
 #[test]
+fn who_is_not_believed_works_from_when_it_was_issued_however_long_ago() {
+    let (mut table, begin_ns) = after_b(0);
+    table.now = begin_ns + 50 * MS;
+    tell(&mut table, begin_ns, &[(0, 49_000, 50_000)]);
+    assert_eq!(table.scheduler.charged_ns(A), Some(50 * MS));
+}
+
+#[test]
 fn in_however_small_pieces_others_report_they_were_there() {
     let (mut table, begin_ns) = after_b(0);
     for piece in 0..150 {
