@@ -1,7 +1,8 @@
 //! Whether the requests of a container take as long as was promised, and what follows where they do not.
 //!
 //! The promise is a 99th percentile: of a hundred requests ninety-nine take no longer. It is held against the requests of the last
-//! 10 s at least, and of as much longer as it takes until there are a hundred, within bounds.
+//! 10 s at least, and of as much longer as it takes until there are a hundred, within bounds. A program that has just begun compiles,
+//! tries out and loads on its first requests; of those that are late by its own doing nothing is concluded.
 
 mod watch;
 
@@ -16,6 +17,8 @@ pub const ENOUGH: u64 = 100;
 const PERIOD_NS: u64 = 10_000_000_000;
 /// A period lasts no longer, however few there are.
 const LONGEST_PERIOD_NS: u64 = 600_000_000_000;
+/// So long after its first request a program may be warming up.
+const WARM_UP_NS: u64 = 10_000_000_000;
 /// Nothing is known of a promise when the latest request is older: those that are enough in two such periods come more often.
 const STALE_NS: u64 = 30_000_000_000;
 
@@ -64,6 +67,8 @@ pub struct Latency {
     began_ns: u64,
     /// When the latest was noted.
     latest_ns: u64,
+    /// Until when it may be warming up; none before the first.
+    warm_ns: Option<u64>,
     /// All so far.
     count: u64,
     late: u64,
@@ -97,7 +102,7 @@ impl Latency {
     #[must_use]
     pub fn new(now_ns: u64, promise_ns: Option<u64>) -> Self {
         let (now, before) = (Period::default(), Period::default());
-        Self { promise_ns, now, before, began_ns: now_ns, latest_ns: now_ns, count: 0, late: 0 }
+        Self { promise_ns, now, before, began_ns: now_ns, latest_ns: now_ns, warm_ns: None, count: 0, late: 0 }
     }
 
     /// Something else is promised from now on. What was measured is no measure of that.
@@ -110,20 +115,23 @@ impl Latency {
 
     /// Others are beside it, or are not any more: what was measured is no measure of that.
     pub fn begin_anew(&mut self, now_ns: u64) {
-        let (count, late) = (self.count, self.late);
-        *self = Self { count, late, ..Self::new(now_ns, self.promise_ns) };
+        let Self { warm_ns, count, late, .. } = *self;
+        *self = Self { warm_ns, count, late, ..Self::new(now_ns, self.promise_ns) };
     }
 
     /// A request has been measured.
     pub fn note(&mut self, now_ns: u64, timing: Timing) {
         self.advance(now_ns);
+        let warm_ns = *self.warm_ns.get_or_insert(now_ns.saturating_add(WARM_UP_NS));
+        let late = |length_ns: u64| u64::from(self.promise_ns.is_some_and(|promise_ns| length_ns > promise_ns));
+        self.count += 1;
+        self.late += late(timing.length_ns);
+        self.latest_ns = now_ns;
+        if now_ns < warm_ns && late(timing.alone_ns()) > 0 {
+            return;
+        }
         self.now.lengths.add(timing.length_ns);
         self.now.alone.add(timing.alone_ns());
-        self.count += 1;
-        self.latest_ns = now_ns;
-        let Some(promise_ns) = self.promise_ns else { return };
-        let late = |length_ns: u64| u64::from(length_ns > promise_ns);
-        self.late += late(timing.length_ns);
         let its = &mut self.now.late;
         its.all += late(timing.length_ns);
         its.without_others += late(timing.without_others_ns());
@@ -193,9 +201,14 @@ mod tests {
         Timing { length_ns, others_ns, share_ns }
     }
 
+    /// One whose program has begun long ago.
+    fn warm(promise_ms: u64) -> Latency {
+        Latency { warm_ns: Some(0), ..Latency::new(0, Some(promise_ms * MS)) }
+    }
+
     /// `count` requests of 5 ms, then `late` such ones, with 20 ms promised; what becomes of that.
     fn verdict(count: u64, late: u64, timing: Timing) -> Option<Verdict> {
-        let mut latency = Latency::new(0, Some(20 * MS));
+        let mut latency = warm(20);
         (0..count).for_each(|_| latency.note(S, took(5 * MS, MS, 0)));
         (0..late).for_each(|_| latency.note(S, timing));
         latency.figures(S).verdict
@@ -240,7 +253,7 @@ mod tests {
 
     #[test]
     fn few_ones_count_for_longer_and_not_for_ever() {
-        let mut latency = Latency::new(0, Some(20 * MS));
+        let mut latency = warm(20);
         (0..150).for_each(|second| latency.note(4 * second * S, took(5 * MS, 0, 0)));
         let count = |latency: &Latency, at: u64| latency.figures(at).count;
         // The first hundred have come by 400 s, in the second period there are fewer.
@@ -258,7 +271,7 @@ mod tests {
     #[test]
     fn what_is_kept_is_not_shown_as_longer_than_promised() {
         let p99_ns = |late: u64| {
-            let mut latency = Latency::new(0, Some(20 * MS));
+            let mut latency = warm(20);
             (0..200 - late).for_each(|_| latency.note(S, took(20 * MS - 1, 0, 0)));
             (0..late).for_each(|_| latency.note(S, took(20 * MS + 1, MS, 0)));
             latency.figures(S)
@@ -269,7 +282,7 @@ mod tests {
 
     #[test]
     fn what_was_measured_is_no_measure_of_another_promise() {
-        let mut latency = Latency::new(0, Some(20 * MS));
+        let mut latency = warm(20);
         (0..100).for_each(|_| latency.note(S, took(25 * MS, 0, 0)));
         latency.promise(2 * S, Some(20 * MS));
         assert_eq!(latency.figures(2 * S).verdict, Some(Verdict::Missed(Cause::Itself)));
@@ -278,5 +291,29 @@ mod tests {
         latency.note(3 * S, took(25 * MS, 0, 0));
         let figures = latency.figures(3 * S);
         assert_eq!((figures.all, figures.all_late, figures.late), (101, 100, 0));
+    }
+
+    #[test]
+    fn what_a_program_does_to_warm_up_is_no_measure_of_what_it_promises() {
+        let mut latency = Latency::new(0, Some(20 * MS));
+        let note = |latency: &mut Latency, at, of, count: u64| (0..count).for_each(|_| latency.note(at, of));
+        note(&mut latency, 5 * S, took(500 * MS, 0, 0), 50);
+        let figures = latency.figures(5 * S);
+        assert_eq!(
+            (figures.all, figures.all_late, figures.count, figures.late),
+            (50, 50, 0, 0),
+            "told, and not judged"
+        );
+        // What others do to it is theirs also then.
+        note(&mut latency, 6 * S, took(5 * MS, 0, 0), 98);
+        note(&mut latency, 6 * S, took(500 * MS, 490 * MS, 0), 2);
+        assert_eq!(latency.figures(6 * S).verdict, Some(Verdict::Missed(Cause::Others)));
+        // It may be measured anew, and does not begin anew by that.
+        latency.begin_anew(14 * S);
+        note(&mut latency, 14 * S, took(5 * MS, 0, 0), 98);
+        note(&mut latency, 14 * S, took(500 * MS, 0, 0), 2);
+        assert_eq!(latency.figures(14 * S).verdict, None, "10 s from its first request on");
+        note(&mut latency, 15 * S, took(500 * MS, 0, 0), 2);
+        assert_eq!(latency.figures(15 * S).verdict, Some(Verdict::Missed(Cause::Itself)));
     }
 }
