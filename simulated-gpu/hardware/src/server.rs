@@ -42,8 +42,9 @@ pub(crate) struct Process {
     /// How far its suspension is.
     pub(crate) progress: Progress,
     death: OwnedFd,
-    /// Kept open for as long as the process lives; nothing more is said on it.
-    _stream: UnixStream,
+    /// Kept open for as long as the process lives; nothing more is said on it. The process closes its end when it executes another
+    /// program, as it closes a driver's files.
+    stream: UnixStream,
 }
 
 /// What is simulated.
@@ -188,21 +189,27 @@ pub(crate) fn attend(
         let mut waits = vec![PollFd::from_borrowed_fd(stop, PollFlags::IN)];
         waits.extend([listener, curious].map(|listener| PollFd::new(listener, PollFlags::IN)));
         waits.extend(processes.iter().map(|process| PollFd::new(&process.death, PollFlags::IN)));
+        waits.extend(processes.iter().map(|process| PollFd::new(&process.stream, PollFlags::RDHUP)));
         waits.extend(requests.waits());
         match poll(&mut waits, requests.patience().as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(cause) => return Err(ServeError::System { doing: "wait for processes", cause: cause.into() }),
         }
         let happened: Vec<bool> = waits.iter().map(|wait| !wait.revents().is_empty()).collect();
-        let (happened, asked) = happened.split_at(3 + processes.len());
-        let dead: Vec<u32> =
-            processes.iter().zip(&happened[3..]).filter(|(_, dead)| **dead).map(|(process, _)| process.pid).collect();
-        if !dead.is_empty() {
+        let (happened, asked) = happened.split_at(3 + 2 * processes.len());
+        let (dead, left) = happened[3..].split_at(processes.len());
+        let gone: Vec<bool> = dead.iter().zip(left).map(|(dead, left)| *dead || *left).collect();
+        if gone.contains(&true) {
+            let all = || processes.iter().zip(&gone);
+            // One that has hung up may be connected twice.
+            let stays = |pid: u32| all().any(|(other, gone)| other.pid == pid && !gone);
+            let ended: Vec<u32> =
+                all().filter(|(process, gone)| **gone && !stays(process.pid)).map(|(process, _)| process.pid).collect();
             devices.each(|store| {
-                store.update(|device, now_ns| dead.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
+                store.update(|device, now_ns| ended.iter().for_each(|pid| device.reap_process(now_ns, *pid)))?;
                 limits::forget_removed(store)
             })?;
-            let mut gone = happened[3..].iter();
+            let mut gone = gone.iter();
             processes.retain(|_| gone.next() != Some(&true));
         }
         requests.attend(asked, &mut processes, devices);
@@ -239,5 +246,5 @@ fn welcome(stream: UnixStream) -> io::Result<Process> {
     let identity = Identity { host_pid: pid, owner: owner::of_process(pid)? };
     let (gate, file) = Gate::create()?;
     handshake::send(&stream, &identity, &file)?;
-    Ok(Process { pid, progress: Progress::new(gate), death, _stream: stream })
+    Ok(Process { pid, progress: Progress::new(gate), death, stream })
 }
