@@ -178,11 +178,22 @@ impl Timeline {
     /// For how long others than `tenant` had work between two times and it had none, as far as they have reported it; of that the last
     /// [`LOOKED_BACK`] stretches alone.
     #[must_use]
-    pub fn others_ns(&self, tenant: TenantId, (from_ns, to_ns): (u64, u64)) -> u64 {
+    pub fn others_ns(&self, tenant: TenantId, within: (u64, u64)) -> u64 {
+        self.looked_back_ns(within, |segment| !segment.holds(tenant))
+    }
+
+    /// For how long `tenant` alone had work between two times, in whatever contexts, as far as it has reported it; of that the last
+    /// [`LOOKED_BACK`] stretches alone.
+    #[must_use]
+    pub fn own_ns(&self, tenant: TenantId, within: (u64, u64)) -> u64 {
+        self.looked_back_ns(within, |segment| segment.is_only_of(tenant))
+    }
+
+    fn looked_back_ns(&self, (from_ns, to_ns): (u64, u64), counts: impl Fn(&Segment) -> bool) -> u64 {
         let segments = self.window.range(..to_ns).rev().take(LOOKED_BACK);
         let within = segments.take_while(|(_, segment)| segment.end_ns > from_ns);
-        let others = within.filter(|(_, segment)| !segment.holds(tenant));
-        others.map(|(&begin_ns, segment)| segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns))).sum()
+        let counted = within.filter(|(_, segment)| counts(segment));
+        counted.map(|(&begin_ns, segment)| segment.end_ns.min(to_ns).saturating_sub(begin_ns.max(from_ns))).sum()
     }
 
     /// From when on that is, of a time that ends then.

@@ -53,7 +53,10 @@ pub struct Control {
     /// set before the driver is asked to move anything, and taken away before the gate has the word that wakes who stands there. Since
     /// version 3; a supervisor that moves nobody leaves zero.
     pub is_suspended: AtomicU32,
-    reserved1: [u32; 3],
+    /// 1: no other lease has been at work on any of its GPUs for a while, so that nothing of theirs stands before its work there. A
+    /// supervisor that does not say it leaves zero.
+    pub stands_alone: AtomicU32,
+    reserved1: [u32; 2],
 
     /// Renewed every 100 ms by a supervisor that lives.
     pub heartbeat_ns: AtomicU64,
@@ -99,6 +102,8 @@ pub struct Opening {
     pub is_left_open: bool,
     /// [`Control::heeds_leaving`].
     pub heeds_leaving: bool,
+    /// [`Control::stands_alone`].
+    pub stands_alone: bool,
 }
 
 impl Control {
@@ -107,6 +112,7 @@ impl Control {
     pub fn open_gate(&self, now_ns: u64, opening: Opening) -> GateWord {
         self.is_left_open.store(u32::from(opening.is_left_open), Ordering::Relaxed);
         self.heeds_leaving.store(u32::from(opening.heeds_leaving), Ordering::Relaxed);
+        self.stands_alone.store(u32::from(opening.stands_alone), Ordering::Relaxed);
         self.burst_ns.store(opening.burst_ns, Ordering::Relaxed);
         self.depth_ns.store(opening.depth_ns, Ordering::Relaxed);
         self.until_ns.store(opening.until_ns, Ordering::Relaxed);
@@ -149,6 +155,7 @@ const _: () = {
     assert!(offset_of!(Control, depth_ns) == 96);
     assert!(offset_of!(Control, is_left_open) == 104);
     assert!(offset_of!(Control, heeds_leaving) == 108);
+    assert!(offset_of!(Control, stands_alone) == 116);
     assert!(offset_of!(Control, is_suspended) == 112);
     assert!(offset_of!(Control, heartbeat_ns) == 128);
     assert!(offset_of!(Control, memory_cap_bytes) == 192);

@@ -156,8 +156,9 @@ impl Process {
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
                     // per-thread stream only this thread can record the end.
                     let is_lone = !expectation.is_measured || expectation.cost_ns >= credit_ns || is_per_thread(stream);
-                    // Of who has the device to itself nothing stands before it there, however often its slice is renewed.
-                    let behind = if is_sole(place.region.control()) { 0 } else { word.0 };
+                    // Where nobody else is at work nothing stands before it there, however often its gate is opened or renewed.
+                    let stands_alone = place.region.control().stands_alone.load(Ordering::Relaxed) == 1;
+                    let behind = if stands_alone { 0 } else { word.0 };
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns), word: behind };
                     let resumed = bursts.resume(spot, grant, now_ns);
                     let burst =

@@ -198,7 +198,14 @@ mod tests {
             assert_eq!((tenant.demand(), tenant.waiters()), (Demand::Waiting, 1));
             let until_ns = clock::now_ns() + 1_000_000_000;
             let (depth_ns, burst_ns) = (3_000_000, 1_000_000);
-            let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving: false };
+            let opening = Opening {
+                until_ns,
+                depth_ns,
+                burst_ns,
+                is_left_open: false,
+                heeds_leaving: false,
+                stands_alone: false,
+            };
             tenant.control.open_gate(clock::now_ns(), opening);
             futex::wake(&tenant.control.gate, i32::MAX);
             assert!(matches!(launching.join().unwrap(), Admission::PassAlone(_)));

@@ -237,9 +237,11 @@ impl Account {
     }
 
     /// Books a debt for time up to `until_ns` that was used and not reported; for time that was reported and not charged if that is 0.
-    pub(super) fn owe(&mut self, clock: &mut VirtualClock, ns: u64, until_ns: u64) {
+    pub(super) fn owe(&mut self, clock: &mut VirtualClock, now_ns: u64, (ns, until_ns): (u64, u64)) {
         if until_ns == 0 {
             self.uncharged_ns = self.uncharged_ns.saturating_add(ns);
+            // Found long after it was used: it is owed for as long as a debt from now on.
+            self.active_ns = self.active_ns.max(now_ns);
             return self.serve(clock, i64::try_from(ns).unwrap_or(i64::MAX));
         }
         self.owed_ns = self.owed_ns.saturating_add(ns);
@@ -261,8 +263,8 @@ impl Account {
 
     /// Books GPU time of a burst of its own. What was booked as held and turns out to have
     /// been work is not booked again; the rest stays booked.
-    /// Nor is what was booked as a debt.
-    pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) {
+    /// Nor is what was booked as a debt: so much that was, in nanoseconds.
+    pub(super) fn charge(&mut self, clock: &mut VirtualClock, charge: Charge) -> u64 {
         let Charge { ns, began_ns, busy_ns, earlier_ns, ended_ns } = charge;
         self.active_ns = self.active_ns.max(ended_ns);
         self.reported_ns = self.reported_ns.saturating_add(busy_ns);
@@ -270,7 +272,7 @@ impl Account {
         self.unreported_ns = self.unreported_ns.saturating_sub(found_ns);
         if began_ns < self.forgiven_ns {
             self.charged_ns = self.charged_ns.saturating_add(ns);
-            return;
+            return 0;
         }
         // Of the time before that: what began later was not held.
         let before_ns = i64::try_from(self.held_until_ns.saturating_sub(began_ns)).unwrap_or(i64::MAX);
@@ -281,6 +283,7 @@ impl Account {
         let redeemed_ns = self.redeem(ns - known, began_ns);
         self.late_ns = self.late_ns.saturating_add(earlier_ns.saturating_sub(redeemed_ns));
         self.serve(clock, ns - known - redeemed_ns.cast_signed());
+        redeemed_ns
     }
 
     /// Corrects what it was charged because of a burst of somebody else.

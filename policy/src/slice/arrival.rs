@@ -12,7 +12,7 @@ const MOST_NS: u64 = 20_000_000;
 
 impl SliceScheduler {
     /// From when on a burst stood before the device, as far as that is known: others have reported that they were on it for half of that time
-    /// or more, or it was there at once. If it is not, it begins when it was issued: it may have taken turns with work that has not
+    /// or more that its own processes did not have, or it was there at once. If it is not, it begins when it was issued: it may have taken turns with work that has not
     /// ended, or have stood there for something else, and then what it kept from others counts as its own.
     pub(super) fn queue_of(&self, burst: &mut Burst, queued_ns: u64, joined_ns: u64) -> Option<u64> {
         let issued_ns = queued_ns.max(joined_ns);
@@ -21,7 +21,9 @@ impl SliceScheduler {
         let is_known = || {
             let to_ns = burst.start_ns.min(self.now_ns);
             let from_ns = queued_ns.max(self.timeline.looked_back_to_ns(to_ns));
-            2 * self.timeline.others_ns(burst.tenant, (from_ns, to_ns)) >= to_ns.saturating_sub(from_ns)
+            // What its own processes had there alone they are charged for; of the rest others had half or more.
+            let own_ns = self.timeline.own_ns(burst.tenant, (from_ns, to_ns));
+            2 * self.timeline.others_ns(burst.tenant, (from_ns, to_ns)) >= to_ns.saturating_sub(from_ns) - own_ns
         };
         if waited_ns >= QUEUED_LEAST_NS && (waited_ns <= ON_ITS_WAY_NS || is_known()) {
             return Some(queued_ns);

@@ -414,10 +414,18 @@ impl SliceScheduler {
         let Some(place) = queue.get(tenant).filter(|_| queue.count() > 1 && queue.latency_tenants.is_empty()) else {
             return false;
         };
+        self.stands_alone(tenant) && self.is_unbound(tenant, place) && !place.habits.is_cautious(now_ns)
+    }
+
+    /// Whether nobody else has joined, or none of them has been at work for long: nothing of theirs stands before its work on the
+    /// device.
+    #[must_use]
+    pub fn stands_alone(&self, tenant: TenantId) -> bool {
         let last_ns = self.at_work.last_beside(tenant);
-        let is_over = last_ns.is_none_or(|last_ns| now_ns.saturating_sub(last_ns) >= self.parameters.quiet_ns);
-        let is_alone = queue.active_count() == usize::from(place.account.is_active());
-        is_over && is_alone && self.is_unbound(tenant, place) && !place.habits.is_cautious(now_ns)
+        let is_over = last_ns.is_none_or(|last_ns| self.now_ns.saturating_sub(last_ns) >= self.parameters.quiet_ns);
+        let is_active = |place: &Place| place.account.is_active();
+        let others = self.queue.active_count() - usize::from(self.queue.get(tenant).is_some_and(is_active));
+        self.queue.count() == 1 || is_over && others == 0
     }
 
     /// Whether its bursts are longer than those of one beside whom others work.

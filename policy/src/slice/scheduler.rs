@@ -229,7 +229,12 @@ impl SliceScheduler {
                 }
             }
             Input::Owe { tenant, ns, until_ns } => {
-                self.queue.book(tenant, |place, clock| place.account.owe(clock, ns, until_ns));
+                self.queue.book(tenant, |place, clock| {
+                    place.account.owe(clock, now_ns, (ns, until_ns));
+                    if let Some(limit_permille) = place.share.limit_permille {
+                        place.ceiling.charge(limit_permille, now_ns.saturating_sub(ns), ns);
+                    }
+                });
             }
             Input::Wants { tenant } => match &self.turn {
                 Some(turn) if turn.tenant == tenant => {
@@ -371,14 +376,16 @@ impl SliceScheduler {
         for delta in deltas.drain(..) {
             self.total_charged_ns = self.total_charged_ns.saturating_add(delta.ns);
             self.queue.book_since(delta.tenant, Some(began_ns), |place, clock| {
-                if delta.tenant == burst.tenant {
-                    place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns, ended_ns });
+                let booked_ns = if delta.tenant == burst.tenant {
+                    place.account.charge(clock, Charge { ns: delta.ns, began_ns, busy_ns, earlier_ns, ended_ns })
                 } else {
                     place.account.correct(clock, delta.ns);
-                }
+                    0
+                };
                 let Some(limit_permille) = place.share.limit_permille else { return };
                 match u64::try_from(delta.ns) {
-                    Ok(ns) => place.ceiling.charge(limit_permille, began_ns, ns),
+                    // What was booked as a debt counts against its ceiling by that.
+                    Ok(ns) => place.ceiling.charge(limit_permille, began_ns, ns.saturating_sub(booked_ns)),
                     Err(_) => place.ceiling.correct(limit_permille, delta.ns.unsigned_abs()),
                 }
             });

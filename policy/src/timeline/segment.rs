@@ -42,6 +42,11 @@ impl Segment {
         self.holders.iter().any(|holder| holder.tenant == tenant)
     }
 
+    /// Whether no other tenant has work in it.
+    pub(super) fn is_only_of(&self, tenant: TenantId) -> bool {
+        self.holders.iter().all(|holder| holder.tenant == tenant)
+    }
+
     /// Those who have the device: who has just come onto it, if anybody has, or else all.
     fn payers(&self) -> impl Iterator<Item = &Holder> {
         let arrives = self.holders.iter().any(|holder| holder.arrives);

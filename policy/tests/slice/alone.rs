@@ -158,3 +158,18 @@ fn the_gate_of_who_fell_idle_may_stay_open_while_nobody_else_is_at_work() {
     table.tell(Input::Change { tenant: A, share: Share { limit_permille: Some(500), ..latency } });
     assert_eq!((left_open(&table, A), left_open(&table, TenantId(9))), (None, None), "a ceiling; unknown");
 }
+
+#[test]
+fn who_has_had_nobody_beside_it_for_a_second_stands_before_the_device_alone_whatever_bounds_it() {
+    let limited = Share { limit_permille: Some(900), ..Share::of(300) };
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    for share in [Share::of(300), limited, latency] {
+        let mut table = quiet(990, [share, Share::of(300)]);
+        assert!(!table.scheduler.stands_alone(A));
+        table.after(20 * MS, Input::Pass);
+        assert!(table.scheduler.stands_alone(A), "{share:?}");
+        table.tell(Input::Wants { tenant: B });
+        assert!(!table.scheduler.stands_alone(A) && table.scheduler.stands_alone(B), "A has been idle for as long");
+        assert!(Table::of(&[(A, share)]).scheduler.stands_alone(A), "nobody else has joined");
+    }
+}

@@ -56,6 +56,21 @@ fn what_others_had_while_it_stood_before_the_device_is_neither_work_nor_a_pause(
 }
 
 #[test]
+fn one_process_of_a_lease_behind_another_of_its_own_pays_no_more_for_what_others_had() {
+    // B's work goes on for 1 ms; then A's three processes have the device one after the other, 2 ms each.
+    let charged = |contexts: [u64; 3]| {
+        let (mut table, begin_ns) = after_b(1);
+        for (place, context) in (0u64..).zip(contexts) {
+            let (start_ns, end_ns) = (begin_ns + (1 + 2 * place) * MS, begin_ns + (3 + 2 * place) * MS);
+            let queued_ns = if place == 0 || context > 0 { begin_ns } else { start_ns };
+            table.tell(Input::Arrival { tenant: A, context, queued_ns, start_ns, end_ns });
+        }
+        table.scheduler.charged_ns(A).expect("joined") / (MS / 10)
+    };
+    assert_eq!((charged([0, 0, 0]), charged([0, 1, 2])), (60, 60));
+}
+
+#[test]
 fn who_stands_before_a_device_that_nobody_is_known_to_have_had_works() {
     for bursts in [&[(0, 3000, 9000)][..], &[(0, 8900, 9000)], &[(0, 8900, 8900), (0, 8900, 9000)]] {
         let (charged, paid) = pays(0, bursts);

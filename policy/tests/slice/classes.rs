@@ -257,6 +257,38 @@ fn unreported_time_is_a_debt_and_no_charge() {
     assert_eq!((table.scheduler.debt_ns(A), table.scheduler.charged_ns(A)), (50 * MS, Some(0)));
 }
 
+#[test]
+fn what_was_found_counts_against_a_limit_once() {
+    let limited = Share { limit_permille: Some(100), ..Share::of(100) };
+    let opens_after_ms = |debts: &[(u64, bool)], report_ms: u64| {
+        let mut table = Table::of(&[(A, limited), (B, Share::of(100))]);
+        table.tell(Input::Wants { tenant: A });
+        let begin_ns = table.now;
+        table.now += 1_000 * MS;
+        table.tell(Input::Idle { tenant: A });
+        for (ms, is_reported) in debts {
+            let until_ns = if *is_reported { 0 } else { table.now };
+            table.tell(Input::Owe { tenant: A, ns: ms * MS, until_ns });
+        }
+        if report_ms > 0 {
+            table.tell(Input::Burst { tenant: A, context: 0, start_ns: begin_ns, end_ns: begin_ns + report_ms * MS });
+        }
+        let asked_ns = table.now;
+        let mut commands = table.tell(Input::Wants { tenant: A });
+        while opened(&commands) != Some(A) {
+            table.now += 10 * MS;
+            commands = table.tell(Input::Pass);
+        }
+        (table.now - asked_ns) / (100 * MS)
+    };
+    assert_eq!(opens_after_ms(&[], 0), 0);
+    assert_eq!(opens_after_ms(&[], 1_000), 89, "of 10 s that a second at a tenth takes one is over");
+    for debts in [&[(1_000, false)][..], &[(1_000, true)]] {
+        assert_eq!(opens_after_ms(debts, 0), 89, "{debts:?}");
+    }
+    assert_eq!(opens_after_ms(&[(1_000, false)], 1_000), 89, "reported after all it counts once");
+}
+
 /// Two tenants that always want, the first of which owes so much (until then) and reports bursts of these lengths, one
 /// after the other from its first turn on. What it owes at the end, and how much of its debts it has redeemed.
 fn after_debts(debts: &[(u64, u64)], bursts_ns: &[u64]) -> (u64, u64) {

@@ -302,7 +302,9 @@ impl Gates {
                     if let Some(tenant) = tenants.get_mut(&id) {
                         let due = tenant.gpus.iter().filter_map(|gpu| due_ns.get(*gpu).copied().flatten()).min();
                         let heeds_leaving = gpus.iter().all(|gpu| self.scheduler.server(gpu).heeds_leaving(id));
-                        let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving };
+                        let stands_alone = gpus.iter().all(|gpu| self.scheduler.server(gpu).stands_alone(id));
+                        let opening =
+                            Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving, stands_alone };
                         tenant.open(clock::now_ns(), due.unwrap_or(now_ns), opening);
                     }
                 }
@@ -332,7 +334,8 @@ impl Gates {
         let [gpu] = tenant.gpus[..] else { return };
         if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.server(gpu).left_open(id) {
             let heeds_leaving = self.scheduler.server(gpu).heeds_leaving(id);
-            let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: true, heeds_leaving };
+            let stands_alone = self.scheduler.server(gpu).stands_alone(id);
+            let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: true, heeds_leaving, stands_alone };
             tenant.leave_open(clock::now_ns(), opening);
             // Of two that fall idle at once one has it.
             self.shut(tenants, |at, other| at == gpu && other != id);

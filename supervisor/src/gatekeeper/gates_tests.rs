@@ -354,7 +354,8 @@ fn behind_another_word_it_is_not_known_any_more_that_somebody_leaves() {
     let end_ns = say_leaving(&first, 0);
     stage.look(1);
     let (until_ns, now_ns) = (end_ns + 50_000_000, clock::now_ns());
-    let opening = Opening { until_ns, depth_ns: 1, burst_ns: 1, is_left_open: false, heeds_leaving: true };
+    let opening =
+        Opening { until_ns, depth_ns: 1, burst_ns: 1, is_left_open: false, heeds_leaving: true, stands_alone: false };
     stage.tenants.get_mut(&TenantId(1)).unwrap().open(now_ns, now_ns, opening);
     stage.look(1);
     stand_at_the_gate(&second);

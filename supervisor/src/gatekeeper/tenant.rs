@@ -338,7 +338,14 @@ mod tests {
             tenant.close();
             let due_ns = clock::now_ns();
             let until_ns = due_ns + 1_000_000_000;
-            let opening = Opening { until_ns, depth_ns: 1, burst_ns: 1, is_left_open: false, heeds_leaving: false };
+            let opening = Opening {
+                until_ns,
+                depth_ns: 1,
+                burst_ns: 1,
+                is_left_open: false,
+                heeds_leaving: false,
+                stands_alone: false,
+            };
             tenant.open(due_ns, due_ns, opening);
             let words = [(0, 77), (80, u64::from(region.gate().0)), (88, due_ns.saturating_add_signed(after_open_ns))];
             words.iter().for_each(|(at, word)| region.report_file().write_all_at(&word.to_le_bytes(), *at).unwrap());

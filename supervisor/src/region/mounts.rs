@@ -12,6 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The mounter's socket, below the directory for running state.
@@ -107,14 +108,20 @@ pub fn mount_tmpfs(dir: &Path) -> io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     let labels = Path::new(SELINUX).exists();
     let mount = |options: &CStr| rustix::mount::mount("gpool", dir, "tmpfs", flags, options);
-    Ok(unswapped(|options| with_label(options, labels, mount))?)
+    Ok(unswapped(&IS_UNKNOWN, |options| with_label(options, labels, mount))?)
 }
 
-/// Mounts a region's tmpfs whose pages stay in memory, where the kernel can have it so.
-fn unswapped(mount: impl Fn(&CStr) -> Result<(), Errno>) -> Result<(), Errno> {
+/// The kernel does not know that a tmpfs may stay in memory: it says so in its log each time that it is asked.
+static IS_UNKNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Mounts a region's tmpfs whose pages stay in memory, where the kernel can have it so and that is not known to be unknown to it.
+fn unswapped(is_unknown: &AtomicBool, mount: impl Fn(&CStr) -> Result<(), Errno>) -> Result<(), Errno> {
+    if is_unknown.load(Ordering::Relaxed) {
+        return mount(TMPFS_OPTIONS);
+    }
     match mount(UNSWAPPED_OPTIONS) {
-        // Linux before 6.4 does not know that.
-        Err(Errno::INVAL) => mount(TMPFS_OPTIONS),
+        // Linux before 6.4 does not. What fails without it as well says nothing of that.
+        Err(Errno::INVAL) => mount(TMPFS_OPTIONS).inspect(|()| is_unknown.store(true, Ordering::Relaxed)),
         other => other,
     }
 }
@@ -226,17 +233,24 @@ mod tests {
 
     #[test]
     fn a_region_stays_in_memory_where_the_kernel_can_have_it_so() {
+        let is_unknown = AtomicBool::new(false);
         let tried = |answers: [Result<(), Errno>; 2]| {
             let all = std::cell::RefCell::new(Vec::new());
-            let outcome = unswapped(|options| {
+            let outcome = unswapped(&is_unknown, |options| {
                 all.borrow_mut().push(options.to_bytes().ends_with(b",noswap"));
                 answers[all.borrow().len() - 1]
             });
             (outcome, all.into_inner())
         };
         assert_eq!(tried([Ok(()); 2]), (Ok(()), vec![true]));
-        assert_eq!(tried([Err(Errno::INVAL), Ok(())]), (Ok(()), vec![true, false]), "before 6.4");
         assert_eq!(tried([Err(Errno::PERM), Ok(())]), (Err(Errno::PERM), vec![true]), "it may mount nothing");
+        assert_eq!(
+            tried([Err(Errno::INVAL); 2]),
+            (Err(Errno::INVAL), vec![true, false]),
+            "nothing is wrong with that option"
+        );
+        assert_eq!(tried([Err(Errno::INVAL), Ok(())]), (Ok(()), vec![true, false]), "before 6.4");
+        assert_eq!(tried([Ok(()); 2]), (Ok(()), vec![false]), "it is not asked again");
     }
 
     #[test]

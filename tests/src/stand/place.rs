@@ -169,7 +169,10 @@ impl Pacing {
     fn open(control: &Control, length_ns: u64) {
         let (now_ns, depth_ns, burst_ns) = (now_ns(), 100 * BURST_NS, Self::SHORT_BURST_NS);
         let until_ns = now_ns + length_ns;
-        control.open_gate(now_ns, Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving: false });
+        control.open_gate(
+            now_ns,
+            Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving: false, stands_alone: false },
+        );
     }
 }
 

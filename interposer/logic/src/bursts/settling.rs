@@ -145,8 +145,8 @@ impl Bursts {
         place.publish(burst.tag.after_queue(begun_ns - start_ns), start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
         let last_word = &mut self.last_words[burst.tag.gpu() % GPUS];
-        // One of before may end later.
-        if burst.word.wrapping_sub(*last_word).cast_signed() > 0 {
+        // One of before may end later, and one of who stands alone has no word.
+        if burst.word != 0 && (*last_word == 0 || burst.word.wrapping_sub(*last_word).cast_signed() > 0) {
             *last_word = burst.word;
         }
         if burst.launches > 0

@@ -80,5 +80,5 @@ impl Bell {
 
 /// An opening of the gate that lasts until then.
 pub fn until(until_ns: u64) -> Opening {
-    Opening { until_ns, depth_ns: 1000, burst_ns: 1000, is_left_open: false, heeds_leaving: false }
+    Opening { until_ns, depth_ns: 1000, burst_ns: 1000, is_left_open: false, heeds_leaving: false, stands_alone: false }
 }

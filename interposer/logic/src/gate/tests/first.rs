@@ -28,10 +28,21 @@ fn the_first_burst_behind_a_gate_says_how_long_it_stood_before_the_device() {
     open(control, clock::now_ns() + 60_000 * MS);
     let (queued_us, length_us) = behind_another();
     assert!((297..=300).contains(&queued_us) && (319..=321).contains(&length_us), "{queued_us} of {length_us} us");
-    control.burst_ns.store(50 * MS, Ordering::Relaxed);
+    // A gate that has been opened for months counts round.
+    for word in [0x7fff_fffe, 0x8000_0002, 0xffff_fffe_u32] {
+        control.gate.store(word, Ordering::Release);
+        open(control, clock::now_ns() + 60_000 * MS);
+        assert!(behind_another().0 >= 297, "{word:#x}");
+        assert_eq!(behind_another().0, 0, "{word:#x}: the second one behind it");
+    }
+    control.stands_alone.store(1, Ordering::Relaxed);
     open(control, clock::now_ns() + 60_000 * MS);
-    assert_eq!(behind_another().0, 0, "who has the device to himself has nobody before him");
+    assert_eq!(behind_another().0, 0, "where nobody else is at work nobody is before him");
     let records = DEVICE.lock().records;
     assert_eq!(behind_another().0, 0, "and goes on without events");
     assert!(DEVICE.lock().records <= records + 2);
+    control.stands_alone.store(0, Ordering::Relaxed);
+    open(control, clock::now_ns() + 60_000 * MS);
+    assert!(behind_another().0 >= 297, "others are back");
+    assert_eq!(behind_another().0, 0);
 }
