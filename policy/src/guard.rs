@@ -89,6 +89,12 @@ impl<P: Ord + Clone> Findings<P> {
         told
     }
 
+    /// Whether it is one of those that have been told.
+    #[must_use]
+    pub fn has_told(&self, place: &P) -> bool {
+        self.seen.get(place) == Some(&true)
+    }
+
     /// Something else follows these now: what was told of them is told again, if it is still seen.
     pub fn tell_again(&mut self, which: impl Fn(&P) -> bool) {
         for (_, has_been_told) in self.seen.iter_mut().filter(|(place, _)| which(place)) {
@@ -192,8 +198,9 @@ mod tests {
     #[test]
     fn a_finding_is_told_at_the_second_look_and_once() {
         let mut findings = Findings::default();
-        assert!(findings.look([7]).is_empty());
+        assert!(findings.look([7]).is_empty() && !findings.has_told(&7));
         assert_eq!(findings.look([7, 8]), [7]);
+        assert!(findings.has_told(&7) && !findings.has_told(&8));
         assert_eq!(findings.look([7, 8]), [8]);
         assert!(findings.look([7, 8]).is_empty());
         assert!(findings.look([8]).is_empty());

@@ -17,6 +17,7 @@
 //! * [`reservation`]: what is kept free of which GPUs for whom;
 //! * [`quota`]: how much the leases of a team or of a user may reserve altogether;
 //! * [`guard`]: whether a process came to the GPU past the shims, and whether a lease holds more than its cap;
+//! * [`brief`]: programs past the shims that end too soon to be seen twice;
 //! * [`health`]: what a GPU's own figures say of its faults, and whether they are known to whoever opened it again;
 //! * [`mechanism`]: how a GPU is shared, or not;
 //! * [`mig`]: what a GPU can be divided into, and where;
@@ -42,6 +43,7 @@
 
 pub mod admission;
 pub mod backfill;
+pub mod brief;
 pub mod budget;
 pub mod chain;
 pub mod countable;

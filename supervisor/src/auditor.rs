@@ -153,9 +153,12 @@ impl Auditor {
                 }
             }
             let late = self.past.of_ended(&busy, members, || whole(leases, index), procfs::is_alive);
-            for (tenant, seen_ns) in late {
-                // Who has shims has reported until the end. What a device tells of so short a life has not been measured on one.
-                meter(leases, tenant, index, (seen_ns, until_us), true);
+            for (tenant, ended) in late {
+                // Who has come through shims has reported until the end. What a device tells of so short a life has not been measured
+                // on one.
+                if !meter(leases, tenant, index, (ended.all_ns, until_us), true) {
+                    self.see((tenant, index), ended.silent_ns);
+                }
             }
             self.busy[index] = busy;
         }
@@ -173,6 +176,11 @@ impl Auditor {
         if self.period_start_ns == Some(statistics.at_ns) {
             leases.gatekeeper.order(Order::BeginPeriod { at_ns: statistics.at_ns });
         }
+    }
+
+    /// These go past the shims, and have reported nothing should they have ended when the device tells of them.
+    pub fn note_past_the_shims(&mut self, these: impl Iterator<Item = (TenantId, HostPid)>) {
+        self.past.note_silent(these, clock::now_ns());
     }
 
     /// Whether NVML has just said how busy processes keep this GPU.

@@ -1,6 +1,8 @@
 //! A container's cgroup, found from its init and read from the host, cgroup v1 and v2.
 
+mod bpf;
 pub mod devices;
+pub mod openings;
 
 use crate::procfs::{self, WatchedProcess};
 use gpool_protocol::HostPid;

@@ -10,6 +10,7 @@
 //! | `attendant` | births and deaths of processes and containers |
 //! | `hang` | containers of whose work nothing ends |
 //! | `guard` | processes that use a GPU past the shims, and what each lease really holds |
+//! | `openings` | word from the kernel that a GPU's device is opened, upon which the guard looks |
 //! | `sampler` | NVML and charged time, once a second |
 //! | `context_cost` | what a context costs beyond what the shim counts, by what several leases agree on |
 //! | `sites` | which GPUs are linked with each other |
@@ -94,6 +95,7 @@ mod metrics;
 mod mig;
 mod mps;
 mod occupants;
+mod openings;
 mod overflow;
 mod overrides;
 mod preemptions;

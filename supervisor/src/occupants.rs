@@ -28,9 +28,23 @@ pub struct Occupants {
     looked: Condvar,
 }
 
+/// Why a wait is over; because of its time, if neither.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Woken {
+    /// Somebody asks for a look.
+    pub is_asked: bool,
+    /// Somebody has opened the device node of a GPU.
+    pub is_opened: bool,
+}
+
+impl Woken {
+    /// Its time is over.
+    pub const LATE: Self = Self { is_asked: false, is_opened: false };
+}
+
 #[derive(Debug)]
 struct State {
-    is_asked: bool,
+    woken: Woken,
     gpus: Vec<Option<Look>>,
     /// Whom each GPU lists without a break, with the start times of the processes that had these pids at first.
     first: Vec<BTreeMap<HostPid, Option<u64>>>,
@@ -51,7 +65,7 @@ impl Occupants {
     /// Nothing is known of so many GPUs.
     pub fn new(gpus: usize) -> Self {
         let (looks, first) = ((0..gpus).map(|_| None).collect(), vec![BTreeMap::new(); gpus]);
-        let state = State { is_asked: false, gpus: looks, first, looked: None };
+        let state = State { woken: Woken::LATE, gpus: looks, first, looked: None };
         Self { state: Mutex::new(state), asked: Condvar::new(), looked: Condvar::new() }
     }
 
@@ -139,7 +153,13 @@ impl Occupants {
 
     /// Asks for a look now.
     fn ask(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).is_asked = true;
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.is_asked = true;
+        self.asked.notify_one();
+    }
+
+    /// Somebody opens the device node of a GPU.
+    pub fn note_opening(&self) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.is_opened = true;
         self.asked.notify_one();
     }
 
@@ -168,7 +188,7 @@ impl Occupants {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let is_over = |state: &State| state.looked.is_some_and(|since| since >= begun);
         if !is_over(&state) {
-            state.is_asked = true;
+            state.woken.is_asked = true;
             self.asked.notify_one();
         }
         while !is_over(&state) {
@@ -181,18 +201,18 @@ impl Occupants {
         true
     }
 
-    /// Waits until somebody asks for a look, or until `deadline`; true if somebody has.
-    pub fn wait(&self, deadline: Instant) -> bool {
+    /// Waits until somebody asks for a look or opens a device, or until `deadline`.
+    pub fn wait(&self, deadline: Instant) -> Woken {
         std::thread::sleep(LEAST_PERIOD);
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             // First of all: somebody who asks again and again must not keep what is done at the deadline from it.
             if left.is_zero() {
-                return false;
+                return Woken::LATE;
             }
-            if std::mem::take(&mut state.is_asked) {
-                return true;
+            if state.woken != Woken::LATE {
+                return std::mem::take(&mut state.woken);
             }
             state = self.asked.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -277,7 +297,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let asks = scope.spawn(|| occupants.look_again(Instant::now() + patience));
                 while !asks.is_finished() {
-                    if occupants.wait(Instant::now() + Duration::from_millis(20)) {
+                    if occupants.wait(Instant::now() + Duration::from_millis(20)).is_asked {
                         occupants.note_looked(since(begun));
                     }
                 }
@@ -297,7 +317,7 @@ mod tests {
                 (0..8).map(|_| scope.spawn(|| (0..4).all(|_| occupants.look_again(begun + patience)))).collect();
             let mut looks = Vec::new();
             while !refused.iter().all(|asks| asks.is_finished()) {
-                if occupants.wait(Instant::now() + Duration::from_millis(50)) {
+                if occupants.wait(Instant::now() + Duration::from_millis(50)).is_asked {
                     looks.push(Instant::now());
                     occupants.note_looked(looks[looks.len() - 1]);
                 }
@@ -317,7 +337,7 @@ mod tests {
         let at = |seconds| start + Duration::from_secs(seconds);
         let asks = |deaths: &[u64], now| {
             let has_asked = occupants.ask_soon_after(deaths.iter().map(|seconds| at(*seconds)), at(now));
-            assert_eq!(std::mem::take(&mut occupants.state.lock().unwrap().is_asked), has_asked);
+            assert_eq!(std::mem::take(&mut occupants.state.lock().unwrap().woken).is_asked, has_asked);
             has_asked
         };
         assert!(!asks(&[], 0) && asks(&[1], 1) && asks(&[1], 6) && HASTE > PATIENCE);
@@ -330,9 +350,11 @@ mod tests {
         let occupants = Occupants::new(1);
         occupants.ask();
         occupants.ask();
-        assert!(occupants.wait(Instant::now() + Duration::from_secs(60)));
-        assert!(!occupants.wait(Instant::now()));
+        occupants.note_opening();
+        let later = Instant::now() + Duration::from_secs(60);
+        assert_eq!(occupants.wait(later), Woken { is_asked: true, is_opened: true });
+        assert_eq!(occupants.wait(Instant::now()), Woken::LATE);
         occupants.ask();
-        assert!(!occupants.wait(Instant::now()), "the deadline comes first");
+        assert_eq!(occupants.wait(Instant::now()), Woken::LATE, "the deadline comes first");
     }
 }

@@ -1,4 +1,5 @@
-//! Once a second: what NVML says of memory, what the scheduler has charged, and which allocations were refused.
+//! Once a second: what NVML says of memory, what the scheduler has charged, and which allocations were refused. In between,
+//! where a GPU's device was opened, who has opened it.
 //!
 //! NVML is asked here, by who divides GPUs, by what reads their health and by what keeps the driver's limits. A call may block for
 //! long on a sick GPU: each board is asked on a thread that is waited for a while, and not again before it has answered.
@@ -13,12 +14,13 @@ use crate::faults::Faults;
 use crate::foreign;
 use crate::gatekeeper::Statistics;
 use crate::gpu_failures;
-use crate::guard::{Descriptors, Guard, descriptors};
+use crate::guard::{Descriptors, EarlyLooks, Guard, descriptors};
 use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
 use crate::latencies;
 use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
 use crate::mig;
+use crate::occupants::Woken;
 use crate::preemptions::Preemptions;
 use crate::procfs;
 use crate::refusals;
@@ -48,7 +50,7 @@ pub fn sample(
     let mut auditor = Auditor::new(leases.roster.limit());
     let (mut driver, mut idle) = (DriverWatch::default(), IdleLeases::default());
     let (mut preemptions, mut energy) = (Preemptions::default(), Energy::default());
-    let mut baseline = BaselineWatch::default();
+    let (mut baseline, mut early) = (BaselineWatch::default(), EarlyLooks::default());
     let (mut unseen, mut unwritten) = (Faults::default(), Faults::default());
     loop {
         leases.progress.sampler.note();
@@ -74,11 +76,45 @@ pub fn sample(
         idle.look(leases, |gpu| auditor.has_figures(gpu));
         preemptions.look(leases);
         run_times::look(leases);
+        auditor.note_past_the_shims(guard.held());
         let next = Instant::now() + PERIOD;
-        while leases.occupants.wait(next) {
-            note_memory(leases, inventory, &mut costs);
+        while let Some(why) = wait(leases, next, (&guard, &early)) {
+            if why.is_asked {
+                note_memory(leases, inventory, &mut costs);
+            }
+            if why.is_opened {
+                early.begin(Instant::now());
+            }
+            if why == Woken::LATE {
+                look_between(leases, (&mut guard, &mut early), &mut costs, &mut auditor);
+            }
         }
     }
+}
+
+/// Waits for the next look at everything, due at `next`; why, if something else is to be done before.
+fn wait(leases: &Leases, next: Instant, (guard, early): (&Guard, &EarlyLooks)) -> Option<Woken> {
+    let due = [early.due(), guard.next_end()].into_iter().flatten().fold(next, Instant::min);
+    let why = leases.occupants.wait(due);
+    (why != Woken::LATE || Instant::now() < next).then_some(why)
+}
+
+/// Looks for programs that may be gone by the next look at everything.
+fn look_between(
+    leases: &Leases,
+    (guard, early): (&mut Guard, &mut EarlyLooks),
+    costs: &mut ContextCosts,
+    auditor: &mut Auditor,
+) {
+    let begun = Instant::now();
+    if early.due().is_none_or(|due| due > begun) {
+        return guard.look_at_ends(leases);
+    }
+    let occupancies = note_memory(leases, &leases.inventory, costs);
+    let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
+    guard.look_early(leases, &members(leases, &with_context, GROUPS), &occupancies);
+    auditor.note_past_the_shims(guard.held());
+    early.end(begun, Instant::now());
 }
 
 /// Asks NVML once who holds what on each GPU; none of one that does not answer.

@@ -35,7 +35,9 @@ use crate::time_slices::{self, Verdicts};
 use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
-use crate::{clock, last_configuration, log, mig, mps, privilege, procfs, reload, sampler, service_manager, told};
+use crate::{
+    clock, last_configuration, log, mig, mps, openings, privilege, procfs, reload, sampler, service_manager, told,
+};
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
 use gpool_policy::slice::ServerSet;
@@ -270,6 +272,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     std::thread::Builder::new()
         .name("sampler".into())
         .spawn(move || sampler::sample(&sampled, (late_boards, links), costs, guard))?;
+    openings::watch(&leases)?;
     xids::watch(&leases)?;
     health::watch(&leases)?;
     if leases.configuration().policy.mps || !leases.groups.all().is_empty() {

@@ -2,45 +2,20 @@
 //! runtime reads it; this is for revocation alone. A descriptor that is open already stays usable, since the kernel asks
 //! at `open` and `mknod` only: who has one must be ended as well.
 
+use super::bpf::{
+    ACCESS_TYPE, AND, ATTRIBUTE_WORDS, BPF_CGROUP_DEVICE, CHARACTER_DEVICE, EXIT, Instruction, JUMP_UNLESS_EQUAL,
+    LOAD_WORD, MAJOR, MINOR, MOVE, bpf, load, number,
+};
 use super::directories;
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-/// One instruction of BPF, as struct bpf_insn of linux/bpf.h lays it out.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(C)]
-struct Instruction {
-    code: u8,
-    /// The destination in the low half, the source in the high one.
-    registers: u8,
-    offset: i16,
-    immediate: i32,
-}
-
-/// Opcodes of linux/bpf.h and linux/bpf_common.h that the program needs.
-const LOAD_WORD: u8 = 0x61;
-const MOVE: u8 = 0xb7;
-const AND: u8 = 0x57;
-const JUMP_UNLESS_EQUAL: u8 = 0x55;
-const EXIT: u8 = 0x95;
-
-/// Offsets in struct bpf_cgroup_dev_ctx, and what its first word says of the kind of node in its low half.
-const ACCESS_TYPE: i16 = 0;
-const MAJOR: i16 = 4;
-const MINOR: i16 = 8;
-const CHARACTER_DEVICE: i32 = 2;
-
-/// Commands, kinds and flags of bpf(2) in linux/bpf.h.
-const BPF_PROG_LOAD: nix::libc::c_long = 5;
+/// Of bpf(2) in linux/bpf.h.
 const BPF_PROG_ATTACH: nix::libc::c_long = 8;
-const BPF_PROG_TYPE_CGROUP_DEVICE: u32 = 15;
-const BPF_CGROUP_DEVICE: u32 = 6;
 const BPF_F_ALLOW_MULTI: u32 = 2;
-/// As long as the longest union bpf_attr of the kernels that there are, so that none writes past ours.
-const ATTRIBUTE_WORDS: usize = 32;
 
 /// Denies the character devices with these major and minor numbers to the cgroup `path` and all below it. Where a
 /// version 1 hierarchy of devices has the cgroup, said again it changes nothing; on version 2 each time puts another
@@ -83,8 +58,8 @@ fn allows(line: &str, devices: &BTreeSet<(u32, u32)>) -> bool {
 
 /// The program that denies the devices and allows everything else.
 fn program(devices: &BTreeSet<(u32, u32)>) -> Vec<Instruction> {
-    let load = |to: u8, offset| Instruction { code: LOAD_WORD, registers: to | 1 << 4, offset, immediate: 0 };
-    let with = |code, register, offset, immediate| Instruction { code, registers: register, offset, immediate };
+    let load = |to: u8, offset| Instruction::of(LOAD_WORD, (to, 1), offset, 0);
+    let with = |code, register, offset, immediate| Instruction::of(code, (register, 0), offset, immediate);
     let answer = |word| [with(MOVE, 0, 0, word), with(EXIT, 0, 0, 0)];
     let mut all = vec![load(2, ACCESS_TYPE), with(AND, 2, 0, 0xffff), load(3, MAJOR), load(4, MINOR)];
     for (major, minor) in devices {
@@ -110,31 +85,6 @@ fn attach(directory: &Path, devices: &BTreeSet<(u32, u32)>) -> io::Result<()> {
         BPF_F_ALLOW_MULTI,
     ]);
     bpf(BPF_PROG_ATTACH, &mut attribute).map(drop)
-}
-
-fn load(program: &[Instruction]) -> io::Result<OwnedFd> {
-    // SPDX names the licence of the program as the kernel wants to hear it; it calls nothing that would ask for GPL.
-    let licence = c"MIT";
-    let (code, text) = (program.as_ptr() as u64, licence.as_ptr() as u64);
-    let halves = |word: u64| [word as u32, (word >> 32) as u32];
-    let mut attribute = [0u32; ATTRIBUTE_WORDS];
-    attribute[..2].copy_from_slice(&[BPF_PROG_TYPE_CGROUP_DEVICE, program.len() as u32]);
-    attribute[2..4].copy_from_slice(&halves(code));
-    attribute[4..6].copy_from_slice(&halves(text));
-    let raw = bpf(BPF_PROG_LOAD, &mut attribute)?;
-    // SAFETY: just made for us by the kernel, and nobody else's.
-    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
-}
-
-fn number(fd: BorrowedFd<'_>) -> u32 {
-    fd.as_raw_fd().cast_unsigned()
-}
-
-fn bpf(command: nix::libc::c_long, attribute: &mut [u32; ATTRIBUTE_WORDS]) -> io::Result<i32> {
-    // SAFETY: the attribute is as long as is said, and what it points to outlives the call.
-    let result =
-        unsafe { nix::libc::syscall(nix::libc::SYS_bpf, command, attribute.as_mut_ptr(), size_of_val(attribute)) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result as i32) }
 }
 
 #[cfg(test)]

@@ -6,18 +6,23 @@
 //! prove that the program's calls go through it, so one with a context must be registered too; what it holds and how long
 //! it keeps the GPU busy is compared with its account beside.
 
+mod brief;
 mod builds;
 mod consequence;
+mod early;
 mod process;
 mod reader;
 mod rounds;
 
 use crate::cgroup;
+use crate::clock;
 use crate::device::Occupancy;
 use crate::faults::Faults;
 use crate::lease::{Leases, Members, class_policy};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::revocation;
+pub use brief::EarlyLooks;
+use brief::{Brief, next_tick};
 use builds::Builds;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
@@ -66,6 +71,10 @@ pub struct Guard {
     /// Those of the last look, by pid.
     found: BTreeSet<HostPid>,
     rounds: Rounds,
+    /// Those that may have ended before the next look.
+    brief: Brief,
+    /// All processes of leases at the last look.
+    known: BTreeSet<HostPid>,
     outside: Findings<ProcessName>,
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
@@ -94,6 +103,8 @@ impl Guard {
             bypassing: Findings::default(),
             found: BTreeSet::new(),
             rounds: Rounds::default(),
+            brief: Brief::default(),
+            known: BTreeSet::new(),
             outside: Findings::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
@@ -108,6 +119,8 @@ impl Guard {
     /// nothing.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
         revocation::keep_up(leases, &mut self.unrevoked);
+        // A GPU may come while it runs, and its node with it.
+        self.devices.extend(leases.files.gpu_devices(&leases.gpus()));
         let charges = charges(leases);
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         self.maps.begin();
@@ -116,6 +129,7 @@ impl Guard {
         self.note_contexts(with_context.iter().map(|pid| (*pid, procfs::start_ticks(*pid))), Instant::now());
         self.tell_again(&charges);
         self.look_at_members(leases, &charges, members, &with_context);
+        self.known = members.values().flatten().copied().collect();
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
         self.look_outside(leases, with_context.difference(&leased).copied());
@@ -198,6 +212,7 @@ impl Guard {
         self.proven.retain(|pid, _| seen.iter().any(|process| process.pid == *pid && process.finding.is_none()));
         self.found = found.keys().map(|(_, name)| name.pid).collect();
         let told = self.bypassing.look(found.keys().copied());
+        self.follow(leases, &charges, &found, &told);
         self.note_bypassing(leases, &found);
         *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen));
         for key in told {
@@ -267,6 +282,10 @@ impl Guard {
             libraries: look.libraries.iter().map(view).collect(),
             finding: bypass.map(|bypass| in_words(bypass, &look)),
         };
+        // What it had open and what it has mapped may be of two programs, one executed after the other.
+        if ProgramMark::has_changed(program, ProgramMark::of(pid)) {
+            return None;
+        }
         if evidence.cuda == Mapped::Shim && is_registered {
             self.proven.insert(pid, (program, process.clone()));
         }
@@ -274,8 +293,10 @@ impl Guard {
     }
 
     fn note_bypassing(&self, leases: &Leases, found: &BTreeMap<(TenantId, ProcessName), GuardedProcess>) {
+        let now_ns = clock::now_ns();
         for lease in leases.book().leases.values_mut() {
-            lease.bypassing = found.keys().filter(|(tenant, _)| *tenant == lease.tenant).count() as u32;
+            let count = found.keys().filter(|(tenant, _)| *tenant == lease.tenant).count() as u32;
+            lease.bypassing = count.max(self.brief.is_too_much(lease.tenant, now_ns).into());
         }
     }
 

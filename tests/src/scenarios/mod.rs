@@ -5,6 +5,7 @@ mod audit;
 mod bare_machine;
 mod baseline;
 mod booted_systemd;
+mod brief_programs;
 mod broken_configuration;
 mod budget;
 mod bypass;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 91] = [
+pub const TOGETHER: [&str; 92] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -64,6 +64,7 @@ pub const TOGETHER: [&str; 91] = [
     "room-given-back",
     "evicted",
     "bypass",
+    "brief-programs",
     "cgroup-v2-guard",
     "upgrade",
     "cgroup-v2-evicted",

@@ -401,6 +401,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(bypass::run),
     },
     Scenario {
+        name: "brief-programs",
+        what: "programs past the shim that end within a second, one after the other, are found, and such ones through it are not",
+        limit_s: 90,
+        run: Place::Inside(brief_programs::run),
+    },
+    Scenario {
         name: "hostile-tenants",
         what: "tenants that flood, fork, preload and ask for more harm neither a neighbour nor the supervisor",
         limit_s: 180,

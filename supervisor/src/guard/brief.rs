@@ -1,0 +1,245 @@
+//! Programs past the shims that may have ended when the guard looks again: whom it has found is held from then on, so that it is seen
+//! when that one ends.
+
+use crate::procfs::{ProcessName, WatchedProcess};
+use gpool_policy::TenantId;
+use gpool_policy::brief::{BriefFinding, BriefPrograms};
+use gpool_protocol::{GuardedProcess, HostPid};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// So many are held at once.
+const HELD: usize = 1024;
+/// How often it is looked whether one of them has ended.
+const TICK: Duration = Duration::from_millis(50);
+/// After a device is opened it is looked at these times, the time since in milliseconds: a driver may take long to open it, and the
+/// program to do something with it.
+const LOOKS_MS: [u64; 7] = [5, 25, 60, 130, 270, 550, 900];
+/// Between two looks lie at least so many times what the first took, and so long.
+const REST: u32 = 9;
+const LEAST_REST: Duration = Duration::from_millis(15);
+
+/// One that was found, and has not been told of.
+#[derive(Debug)]
+struct Held {
+    watched: WatchedProcess,
+    process: GuardedProcess,
+    /// When it was seen first and last, CLOCK_MONOTONIC.
+    since_ns: u64,
+    seen_ns: u64,
+}
+
+/// What is to be told of such programs of a container.
+#[derive(Debug)]
+pub struct BriefNews {
+    /// Whose they were.
+    pub tenant: TenantId,
+    /// The last of them.
+    pub last: GuardedProcess,
+    /// How many, and for how long.
+    pub finding: BriefFinding,
+}
+
+/// Whom the guard holds, and what came of others.
+#[derive(Debug, Default)]
+pub struct Brief {
+    held: BTreeMap<(TenantId, ProcessName), Held>,
+    programs: BTreeMap<TenantId, BriefPrograms>,
+}
+
+impl Brief {
+    /// A process was seen past the shims at `now_ns`.
+    pub fn see(&mut self, tenant: TenantId, watched: WatchedProcess, process: &GuardedProcess, now_ns: u64) {
+        let place = (tenant, watched.name);
+        if let Some(held) = self.held.get_mut(&place) {
+            held.seen_ns = now_ns;
+        } else if self.held.len() < HELD {
+            let process = process.clone();
+            self.held.insert(place, Held { watched, process, since_ns: now_ns, seen_ns: now_ns });
+        }
+    }
+
+    /// Those that are there and are found no more, as they have closed the device: what they have done until then they have
+    /// done. What is to be told.
+    pub fn retain(&mut self, is_found: impl Fn(&(TenantId, ProcessName)) -> bool) -> Vec<BriefNews> {
+        let is_over = |place: &(TenantId, ProcessName), held: &mut Held| !is_found(place) && !held.watched.has_ended();
+        let let_go: Vec<_> = self.held.extract_if(.., |place, held| is_over(place, held)).collect();
+        let_go.into_iter().filter_map(|((tenant, _), held)| self.close(tenant, held.seen_ns, held)).collect()
+    }
+
+    /// Whom it was told of in the usual way is nothing of this any more.
+    pub fn forget(&mut self, told: &[(TenantId, ProcessName)]) {
+        for place in told {
+            self.held.remove(place);
+        }
+    }
+
+    /// Those that have ended by `now_ns`; what is to be told.
+    pub fn look(&mut self, now_ns: u64) -> Vec<BriefNews> {
+        let ended: Vec<_> = self.held.extract_if(.., |_, held| held.watched.has_ended()).collect();
+        let told = ended.into_iter().filter_map(|((tenant, _), held)| self.close(tenant, now_ns, held)).collect();
+        self.programs.retain(|_, programs| !programs.is_over(now_ns));
+        told
+    }
+
+    fn close(&mut self, tenant: TenantId, until_ns: u64, held: Held) -> Option<BriefNews> {
+        let finding = self.programs.entry(tenant).or_default().note(held.since_ns, until_ns)?;
+        Some(BriefNews { tenant, last: held.process, finding })
+    }
+
+    /// Whether there was too much of them in this container in the last minute.
+    pub fn is_too_much(&self, tenant: TenantId, now_ns: u64) -> bool {
+        self.programs.get(&tenant).is_some_and(|programs| programs.is_too_much(now_ns))
+    }
+
+    /// Who is held, and of whom.
+    pub fn held(&self) -> impl Iterator<Item = (TenantId, HostPid)> + '_ {
+        self.held.keys().map(|(tenant, name)| (*tenant, name.pid))
+    }
+}
+
+/// When the guard looks because a device was opened.
+#[derive(Debug, Default)]
+pub struct EarlyLooks {
+    opened: Option<Instant>,
+    /// How many looks there were since.
+    done: usize,
+    /// There is none before this.
+    rests_until: Option<Instant>,
+}
+
+impl EarlyLooks {
+    /// A device is opened at `now`.
+    pub fn begin(&mut self, now: Instant) {
+        (self.opened, self.done) = (Some(now), 0);
+    }
+
+    /// When the next one is due, if any is.
+    pub fn due(&self) -> Option<Instant> {
+        let due = self.opened? + Duration::from_millis(*LOOKS_MS.get(self.done)?);
+        Some(self.rests_until.map_or(due, |rests_until| due.max(rests_until)))
+    }
+
+    /// There was one, from `begun` until `ended`.
+    pub fn end(&mut self, begun: Instant, ended: Instant) {
+        let since = self.opened.map_or(Duration::ZERO, |opened| begun.saturating_duration_since(opened));
+        // Those that should have been by then are no more worth than this one.
+        self.done = LOOKS_MS.iter().take_while(|ms| Duration::from_millis(**ms) <= since).count().max(self.done + 1);
+        self.rests_until = Some(ended + (REST * ended.saturating_duration_since(begun)).max(LEAST_REST));
+    }
+}
+
+/// When it is to be looked again whether somebody who is held has ended.
+pub fn next_tick(brief: &Brief, now: Instant) -> Option<Instant> {
+    (!brief.held.is_empty()).then_some(now + TICK)
+}
+
+/// The processes of a lease in the order in which they are looked at when a device was opened: who was not there at the last usual look
+/// comes first, the newest before.
+pub fn newest_first(all: &BTreeSet<HostPid>, known: &BTreeSet<HostPid>) -> Vec<HostPid> {
+    let mut order: Vec<HostPid> = all.iter().rev().copied().collect();
+    order.sort_by_key(|pid| known.contains(pid));
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use gpool_protocol::{ContainerId, LeaseId};
+    use std::process::{Child, Command};
+
+    const S: u64 = 1_000_000_000;
+    const TENANT: TenantId = TenantId(7);
+
+    fn sleeper() -> (Child, GuardedProcess) {
+        let child = Command::new("sleep").arg("60").spawn().unwrap();
+        let process = GuardedProcess {
+            lease_id: LeaseId("01".into()),
+            container_id: ContainerId("c".repeat(64)),
+            pid: HostPid(child.id()),
+            name: "sleep".into(),
+            is_registered: false,
+            libraries: Vec::new(),
+            finding: Some("it has not mapped the shim of its container".into()),
+        };
+        (child, process)
+    }
+
+    fn see(brief: &mut Brief, process: &GuardedProcess, now_ns: u64) -> (TenantId, ProcessName) {
+        let watched = WatchedProcess::open(process.pid).unwrap();
+        let place = (TENANT, watched.name);
+        brief.see(TENANT, watched, process, now_ns);
+        place
+    }
+
+    #[test]
+    fn who_ends_before_it_is_told_counts_for_as_long_as_it_was_there() {
+        let mut brief = Brief::default();
+        for turn in 0..3 {
+            let (mut child, process) = sleeper();
+            see(&mut brief, &process, 10 * turn * S);
+            assert!(brief.look(10 * turn * S).is_empty(), "it is there");
+            assert_eq!(brief.held().collect::<Vec<_>>(), [(TENANT, process.pid)]);
+            child.kill().and_then(|()| child.wait().map(drop)).unwrap();
+            let told = brief.look(10 * turn * S + 900_000_000);
+            assert_eq!(
+                (told.len(), brief.is_too_much(TENANT, 10 * turn * S + S)),
+                if turn < 2 { (0, false) } else { (1, true) }
+            );
+            if let [news] = &told[..] {
+                assert_eq!((news.tenant, news.last.pid, news.finding.count()), (TENANT, process.pid, 3));
+            }
+        }
+        assert!(brief.held().next().is_none() && brief.look(900 * S).is_empty() && brief.programs.is_empty());
+    }
+
+    #[test]
+    fn who_was_told_of_or_is_found_no_more_is_let_go() {
+        let mut brief = Brief::default();
+        let (mut child, process) = sleeper();
+        let place = see(&mut brief, &process, S);
+        brief.forget(&[place]);
+        assert!(brief.held.is_empty() && brief.programs.is_empty());
+        see(&mut brief, &process, S);
+        see(&mut brief, &process, 4 * S);
+        let news = brief.retain(|_| false);
+        assert!(brief.held.is_empty() && brief.is_too_much(TENANT, 9 * S));
+        assert_eq!((news.len(), news[0].finding.together_ns()), (1, 3 * S), "until it was seen last");
+        child.kill().and_then(|()| child.wait().map(drop)).unwrap();
+    }
+
+    #[test]
+    fn looks_follow_an_opening_at_growing_times_and_leave_time_for_others() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        let mut looks = EarlyLooks::default();
+        assert_eq!(looks.due(), None);
+        looks.begin(at(0));
+        let mut taken = Vec::new();
+        while let Some(due) = looks.due() {
+            looks.end(due, due + Duration::from_millis(1));
+            taken.push((due - start).as_millis());
+        }
+        assert_eq!(taken, [5, 25, 60, 130, 270, 550, 900]);
+        // One that opens it again and again gets no more than a tenth of the time.
+        let (mut now, mut busy_ms, mut count) = (1000, 0, 0);
+        while now < 11_000 {
+            looks.begin(at(now));
+            now = (looks.due().unwrap() - start).as_millis() as u64;
+            looks.end(at(now), at(now + 8));
+            (now, busy_ms, count) = (now + 8, busy_ms + 8, count + 1);
+        }
+        assert!(busy_ms <= 1010 && count > 100, "{busy_ms} ms in {count} looks");
+        // Late ones are not made up for.
+        looks.begin(at(20_000));
+        looks.end(at(20_300), at(20_301));
+        assert_eq!(looks.due(), Some(at(20_550)));
+    }
+
+    #[test]
+    fn who_was_not_there_before_is_looked_at_first() {
+        let pids = |all: &[u32]| all.iter().map(|pid| HostPid(*pid)).collect::<BTreeSet<_>>();
+        let order = newest_first(&pids(&[1, 2, 3, 4, 5]), &pids(&[1, 3, 5]));
+        assert_eq!(order.iter().map(|pid| pid.0).collect::<Vec<_>>(), [4, 2, 5, 3, 1]);
+    }
+}
