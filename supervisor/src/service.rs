@@ -226,7 +226,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         counters: Counters::default(),
         ledger: Ledger::default(),
         groups: Groups::default(),
-        time_slices: Verdicts::default(),
+        time_slices: Verdicts::open(&configuration.paths.state_dir, run_dir, &boot_id),
         memory_limits: MemoryLimits::default(),
         suspensions: Bell::default(),
         mounts,
@@ -282,6 +282,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     // Also for leases of an earlier life, where the configuration wants no more of them.
     let has_shares = leases.book().leases.values().any(|lease| lease.record.is_kept_by_hardware());
     if leases.configuration().policy.timeslice_shares || has_shares {
+        leases.time_slices.take_over(&leases.gpus());
         let (tested, kept) = (leases.clone(), leases.clone());
         std::thread::Builder::new().name("slice-test".into()).spawn(move || time_slices::test_all(&tested))?;
         std::thread::Builder::new().name("slices".into()).spawn(move || time_slices::keep(&kept))?;

@@ -264,11 +264,17 @@ mod tests {
     fn a_gpu_that_is_gone_moves_none_behind_it() {
         let gpu = |index: u32, kind| Gpu { kind, ..Gpu::sample(index) };
         let gpus = [gpu(0, Kind::Whole), gpu(1, Kind::Gone), gpu(2, Kind::Whole)];
+        let nothing = Path::new("/nothing");
         let shown = Book::default().gpu_views(
             &gpus,
             &[5, 6, 7],
-            (&Verdicts::default(), &MemoryLimits::default(), &ComputeModes::new(3), &Sites::default()),
-            (&Silence::new(3, Vec::new()), &Drains::open(Path::new("/nothing")), &Healths::open(Path::new("/nothing"))),
+            (
+                &Verdicts::open(nothing, nothing, "a"),
+                &MemoryLimits::default(),
+                &ComputeModes::new(3),
+                &Sites::default(),
+            ),
+            (&Silence::new(3, Vec::new()), &Drains::open(nothing), &Healths::open(nothing)),
         );
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();

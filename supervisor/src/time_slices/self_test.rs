@@ -7,15 +7,13 @@ use crate::device::{Gpu, Kind};
 use crate::events::About;
 use crate::lease::Leases;
 use crate::procfs::WatchedProcess;
-use gpool_protocol::{EventKind, GpuUuid, HostPid, TimeSlices};
+use gpool_protocol::{EventKind, HostPid, TimeSlices};
 use rustix::process::{PidfdGetfdFlags, pidfd_getfd};
-use serde::{Deserialize, Serialize};
-use std::fs;
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// The slices that are tried, microseconds: one process has the long one, then the other. What the longer one should have
@@ -36,30 +34,15 @@ const AGAIN: Duration = Duration::from_secs(60);
 const AGAIN_MOST: u32 = 10;
 /// What was not kept is tried so often before that counts.
 const NEGATIVES: usize = 3;
-/// Verdicts of this boot, in the directory of what runs.
-const FILE: &str = "time-slices.json";
-
-/// A verdict as it is kept.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-struct Kept {
-    gpu: GpuUuid,
-    driver: String,
-    verdict: TimeSlices,
-}
+/// While a GPU is tried it is looked so often whether somebody else is to have it.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
 /// Tries every GPU of which there is no verdict yet, for ever; runs on its own thread.
 pub fn test_all(leases: &Leases) {
-    let path = leases.configuration().paths.run_dir.join(FILE);
-    let mut kept = read(&path);
     for attempt in 1.. {
         let mut is_open = false;
         for gpu in leases.gpus().iter().filter(|gpu| gpu.kind == Kind::Whole) {
-            if leases.time_slices.of(&gpu.uuid).is_some_and(|verdict| verdict.is_final) {
-                continue;
-            }
-            let known = kept.iter().find(|known| known.gpu == gpu.uuid && known.driver == gpu.driver_version);
-            if let Some(known) = known {
-                leases.time_slices.note(gpu.uuid.clone(), known.verdict.clone());
+            if leases.time_slices.take_over_one(gpu) {
                 continue;
             }
             let verdict = verdict(leases, gpu);
@@ -67,40 +50,28 @@ pub fn test_all(leases: &Leases) {
                 let message = format!("tried time slices on {}: {}", gpu.uuid.0, verdict.told);
                 leases.events.note(EventKind::TimeSlicesTried, About::default(), message);
             }
-            leases.time_slices.note(gpu.uuid.clone(), verdict.clone());
             is_open |= !verdict.is_final;
-            if verdict.is_final {
-                kept.retain(|known| known.gpu != gpu.uuid);
-                kept.push(Kept { gpu: gpu.uuid.clone(), driver: gpu.driver_version.clone(), verdict });
-                write(&path, &kept);
-            }
+            leases.time_slices.note(gpu, verdict);
         }
         // A GPU may also come back from being divided.
         std::thread::sleep(if is_open { AGAIN * AGAIN_MOST.min(attempt) } else { AGAIN });
     }
 }
 
-fn read(path: &Path) -> Vec<Kept> {
-    fs::read(path).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default()
-}
-
-/// Lost with what is written: it would be tried again.
-fn write(path: &Path, kept: &[Kept]) {
-    let new = path.with_extension("new");
-    let text = serde_json::to_vec(kept).unwrap_or_default();
-    if let Err(error) = fs::write(&new, text).and_then(|()| fs::rename(&new, path)) {
-        log!("{}: {error}", path.display());
+/// Why a GPU is not tried now, or no longer, if so: it is for others.
+fn in_the_way(leases: &Leases, gpu: &Gpu) -> Option<&'static str> {
+    if leases.drains.of(gpu).is_some() {
+        return Some("the GPU is drained");
     }
+    let (book, gpus) = (leases.book(), leases.gpus());
+    let mut leased = book.leases.values().flat_map(|lease| lease.gpus());
+    leased.any(|index| gpus[index].uuid == gpu.uuid).then_some("containers have the GPU")
 }
 
 fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
     let driver = leases.configuration().driver.clone();
-    let is_leased = {
-        let (book, gpus) = (leases.book(), leases.gpus());
-        book.leases.values().flat_map(|lease| lease.gpus()).any(|index| gpus[index].uuid == gpu.uuid)
-    };
-    if is_leased {
-        let told = "it is not tried while containers have the GPU".to_owned();
+    if let Some(others) = in_the_way(leases, gpu) {
+        let told = format!("it is not tried while {others}");
         return TimeSlices { kept: false, is_final: false, told };
     }
     let index = leases.gpus().iter().position(|other| other.uuid == gpu.uuid);
@@ -108,7 +79,8 @@ fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
         let told = "it is not tried while other processes use the GPU".to_owned();
         return TimeSlices { kept: false, is_final: false, told };
     }
-    let once = || tried(&driver.library_dirs, &driver.device_dir, gpu);
+    let give_way = || in_the_way(leases, gpu).map_or(Ok(()), |others| Err(io::Error::other(others)));
+    let once = || tried(&driver.library_dirs, &driver.device_dir, gpu, &give_way);
     let is_kept = |shares: &[u64; 2]| shares.iter().all(|permille| *permille >= LEAST_PERMILLE);
     // Whatever else the host does meanwhile may spoil one, and never make one.
     let mut outcome = once();
@@ -133,14 +105,36 @@ fn verdict(leases: &Leases, gpu: &Gpu) -> TimeSlices {
     }
 }
 
-/// What the process with the long slice had of the work, in thousandths: first one of the two, then the other.
-fn tried(library_dirs: &[PathBuf], device_dir: &Path, gpu: &Gpu) -> io::Result<[u64; 2]> {
+/// Waits for so long, unless the GPU is somebody else's meanwhile.
+///
+/// # Errors
+/// It is.
+fn pause(patience: Duration, give_way: &dyn Fn() -> io::Result<()>) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    loop {
+        give_way()?;
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(());
+        }
+        std::thread::sleep(left.min(LOOK_PERIOD));
+    }
+}
+
+/// What the process with the long slice had of the work, in thousandths: first one of the two, then the other. Both are at their end with
+/// the first error of `give_way`.
+fn tried(
+    library_dirs: &[PathBuf],
+    device_dir: &Path,
+    gpu: &Gpu,
+    give_way: &dyn Fn() -> io::Result<()>,
+) -> io::Result<[u64; 2]> {
     check_right()?;
     // The length of the kernels is found by the first one while it is alone; those of the second one must be as long.
     let mut first = Load::start(library_dirs, gpu, 0)?;
-    let rounds = first.is_ready()?;
+    let rounds = first.is_ready(give_way)?;
     let mut second = Load::start(library_dirs, gpu, rounds)?;
-    second.is_ready()?;
+    second.is_ready(give_way)?;
     let mut loads = [first, second];
     let mut permille = [0; 2];
     for (round, permille) in permille.iter_mut().enumerate() {
@@ -148,9 +142,9 @@ fn tried(library_dirs: &[PathBuf], device_dir: &Path, gpu: &Gpu) -> io::Result<[
         for (load, us) in loads.iter().zip(slices) {
             load.set(device_dir, us)?;
         }
-        std::thread::sleep(SETTLE);
+        pause(SETTLE, give_way)?;
         let before = [loads[0].count()?, loads[1].count()?];
-        std::thread::sleep(MEASURED);
+        pause(MEASURED, give_way)?;
         let after = [loads[0].count()?, loads[1].count()?];
         let [a, b] = [0, 1].map(|which| after[which].saturating_sub(before[which]));
         let long = if round == 0 { a } else { b };
@@ -196,14 +190,25 @@ impl Load {
     }
 
     /// Waits until it is at work; how many rounds its kernels have.
-    fn is_ready(&mut self) -> io::Result<u64> {
-        let said = self.hear(START_PATIENCE)?;
+    fn is_ready(&mut self, give_way: &dyn Fn() -> io::Result<()>) -> io::Result<u64> {
+        let deadline = Instant::now() + START_PATIENCE;
+        let said = loop {
+            give_way()?;
+            match self.lines.recv_timeout(LOOK_PERIOD) {
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                said => break self.heard(said)?,
+            }
+        };
         let rounds = said.strip_prefix(READY).and_then(|rounds| rounds.trim().parse().ok());
         rounds.ok_or_else(|| io::Error::other(format!("a process of our own that was to be at work says {said:?}")))
     }
 
     fn hear(&mut self, patience: Duration) -> io::Result<String> {
         let said = self.lines.recv_timeout(patience);
+        self.heard(said)
+    }
+
+    fn heard(&mut self, said: Result<String, RecvTimeoutError>) -> io::Result<String> {
         said.map_err(|_| match self.child.try_wait() {
             Ok(Some(status)) => io::Error::other(format!("a process of our own ended with {status}")),
             _ => io::Error::other("a process of our own says nothing"),
@@ -249,17 +254,22 @@ impl Drop for Load {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::cell::Cell;
 
     #[test]
-    fn verdicts_are_kept_and_what_is_no_verdict_is_none() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(FILE);
-        assert!(read(&path).is_empty());
-        let verdict = TimeSlices { kept: true, is_final: true, told: "0.94".into() };
-        let kept = [Kept { gpu: GpuUuid("GPU-1".into()), driver: "580.1".into(), verdict }];
-        write(&path, &kept);
-        assert_eq!(read(&path), kept);
-        fs::write(&path, "{").unwrap();
-        assert!(read(&path).is_empty());
+    fn who_comes_onto_the_gpu_ends_the_trial_at_once() {
+        let looks = Cell::new(0);
+        let give_way = || {
+            looks.set(looks.get() + 1);
+            if looks.get() < 3 { Ok(()) } else { Err(io::Error::other("containers have the GPU")) }
+        };
+        let ended = pause(Duration::from_secs(600), &give_way).unwrap_err();
+        assert_eq!((ended.to_string().as_str(), looks.get()), ("containers have the GPU", 3));
+        pause(Duration::ZERO, &|| Ok(())).unwrap();
+        let mut load = Load { child: Command::new("sleep").arg("600").spawn().unwrap(), lines: mpsc::channel().1 };
+        assert!(load.is_ready(&|| Err(io::Error::other("the GPU is drained"))).is_err(), "also while it begins");
+        let pid = HostPid(load.child.id());
+        drop(load);
+        assert!(WatchedProcess::open(pid).is_err(), "it is ended with that");
     }
 }
