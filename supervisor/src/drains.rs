@@ -48,6 +48,12 @@ impl Drains {
         gpus.into_iter().map(|gpu| if is_drained(&gpu) { Gpu { kind: Kind::Gone, ..gpu } } else { gpu }).collect()
     }
 
+    /// The same for who comes back to the GPUs `own`, from the host's memory: it was there before they were drained.
+    pub fn without_drained_but(&self, gpus: Vec<Gpu>, own: &[GpuUuid]) -> Vec<Gpu> {
+        let back = |gpu: Gpu, there: &Gpu| if own.contains(&gpu.uuid) { there.clone() } else { gpu };
+        self.without_drained(gpus.clone()).into_iter().zip(&gpus).map(|(gpu, there)| back(gpu, there)).collect()
+    }
+
     /// Each drained GPU of `gpus` in a sentence, `GPU-1 is drained by user 0: new fans`.
     pub fn sentences(&self, gpus: &[Gpu]) -> Vec<String> {
         let drained = self.lock();
@@ -280,6 +286,10 @@ mod tests {
         let seen = again.without_drained(vec![divided.clone(), instance("GPU-0"), Gpu::sample(1)]);
         let kinds: Vec<&Kind> = seen.iter().map(|gpu| &gpu.kind).collect();
         assert_eq!(kinds, [&Kind::Gone, &Kind::Gone, &Kind::Whole]);
+        let drained = || vec![Gpu::sample(0), Gpu::sample(1)];
+        let kinds = |own: &[GpuUuid]| again.without_drained_but(drained(), own).into_iter().map(|gpu| gpu.kind);
+        assert!(kinds(&[Gpu::sample(1).uuid]).eq([Kind::Gone, Kind::Whole]), "who has nothing there");
+        assert!(kinds(std::slice::from_ref(&uuid)).eq([Kind::Whole, Kind::Whole]), "who comes back to it");
         assert_eq!(again.of(&instance("GPU-0")), Some(by(7)));
         assert_eq!(again.sentences(&[divided, instance("GPU-0")]), ["GPU-0 is drained by user 7: new fans"]);
         assert!(again.change(|drained| drop(drained.remove(&uuid))).unwrap());

@@ -1,10 +1,11 @@
 //! A lease whose processes are in the host's memory: what is written down of that, and what it asks for to come back.
 
+use super::ahead::Ahead;
 use super::book::Lease;
 use super::grant::Leases;
 use super::record::Record;
 use super::refusal::failed;
-use super::room::Room;
+use super::room::{Room, Scene, tally_of};
 use crate::clock;
 use crate::gatekeeper::Order;
 use crate::procfs::ProcessName;
@@ -12,7 +13,7 @@ use crate::queue::Left;
 use crate::region::Report;
 use crate::suspension;
 use gpool_protocol::{
-    ErrorBody, LeaseId, LeaseRequest, MemoryCap, Mode, Priority, Request, SuspensionStage, SuspensionView,
+    ErrorBody, GpuUuid, LeaseId, LeaseRequest, MemoryCap, Mode, Priority, Request, SuspensionStage, SuspensionView,
 };
 use gpool_shared_region::{Demand, SUSPENDABLE_VERSION, SlotSnapshot};
 use serde::{Deserialize, Serialize};
@@ -129,8 +130,14 @@ impl Leases {
     /// As of a container that starts; or it is suspended no more.
     pub fn wake(&self, id: &LeaseId, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
         let mut book = self.book();
-        let gpus = self.gpus_for_new();
-        let room = self.room_for(asked, uid, &self.scene(&book, None, &gpus), None);
+        let own = book.leases.get(id).map(|lease| lease.record.gpus().to_vec()).unwrap_or_default();
+        let gpus = self.drains.without_drained_but(self.silence.without_silent(&self.gpus()), &own);
+        let scene = self.scene(&book, None, &gpus);
+        let is_drained = scene.places_of(&own).into_iter().any(|gpu| self.drains.of(&gpus[gpu]).is_some());
+        let room = match is_drained {
+            true => self.room_on_drained((asked, uid), &scene, &own),
+            false => self.room_for(asked, uid, &scene, None),
+        };
         let Room { has_no_hours, .. } = room.map_err(|refusal| self.with_drained(refusal, (asked, uid), &book))?;
         let Some(lease) = book.leases.get_mut(id).filter(|lease| lease.record.is_out()) else { return Ok(()) };
         let mut record = Record { has_no_hours, ..lease.record.with_its_promise() };
@@ -147,6 +154,22 @@ impl Leases {
         self.gatekeeper.order(Order::Change { tenant: lease.tenant, share });
         self.leave_queue_of(&mut book, asked, uid, Left::Granted);
         Ok(())
+    }
+}
+
+impl Leases {
+    /// Its room on GPUs of which some are drained: it stands behind nobody, since nobody else is let in there.
+    fn room_on_drained(
+        &self,
+        (asked, uid): (&LeaseRequest, u32),
+        scene: &Scene<'_>,
+        own: &[GpuUuid],
+    ) -> Result<Room, ErrorBody> {
+        let ends_ns = self.run_of(asked, None).ends_ns;
+        let beside = || self.room_behind((asked, uid), scene, (&Ahead::default(), ends_ns), &scene.places_of(own));
+        let room = self.room_reserved(asked, uid, scene).map_or_else(beside, |(room, _)| Ok(room))?;
+        self.check_quota(scene, None, &tally_of((asked, uid), room.counts(), (scene.gpus, scene.book)), &[])?;
+        Ok(room)
     }
 }
 

@@ -215,6 +215,14 @@ fn what_befalls_them(host: &Host) -> Result<()> {
     pause.resume()?;
     remembers(host, &thawed, 2)?;
 
+    // It was on its GPU before that was drained.
+    pause.pause()?;
+    suspend(host, &thawed)?;
+    succeeded("gpool gpu drain", host.gpool(&["gpu", "drain", "0"])?)?;
+    pause.resume()?;
+    remembers(host, &thawed, 3)?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+
     pause.pause()?;
     suspend(host, &thawed)?;
     host.engine.docker_text(&["kill", "thawed"])?;
