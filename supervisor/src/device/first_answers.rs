@@ -1,5 +1,6 @@
 //! What boards say of themselves to a supervisor that starts. It waits for those that take their time, as one does that has to be
-//! initialised first, but not for long while others are waiting for the supervisor.
+//! initialised first, but not for long while others are waiting for the supervisor. One that gives an error is asked again as well:
+//! whether it is divided nobody knows then, and a board that is must not be taken for a whole GPU.
 
 use super::inventory_error::InventoryError;
 use super::mig::Board;
@@ -37,6 +38,31 @@ pub struct Boards {
     /// Those that did not answer that, and when they were asked. Whether they are divided is not known, and they are left out
     /// until the next start.
     pub hung: BTreeMap<u32, Instant>,
+    /// Those that gave an error in its place, as it was last. The same holds for them.
+    pub failed: BTreeMap<u32, InventoryError>,
+}
+
+impl Boards {
+    /// Takes what a board has answered that was asked then: whether it is served, if that is known now.
+    fn take(&mut self, (index, asked): (u32, Instant), answer: Result<Answer, InventoryError>) -> Option<bool> {
+        match answer {
+            Ok(answer) => {
+                self.hung.remove(&index);
+                self.failed.remove(&index);
+                self.divisible.extend(answer.divisible.map(|board| (index, board)));
+                return Some(answer.is_served);
+            }
+            Err(InventoryError::Hung { .. } | InventoryError::Unasked(_)) => {
+                self.failed.remove(&index);
+                self.hung.entry(index).or_insert(asked);
+            }
+            Err(cause) => {
+                self.hung.remove(&index);
+                self.failed.insert(index, cause);
+            }
+        }
+        None
+    }
 }
 
 /// What so many boards say, whom `ask` asks.
@@ -50,19 +76,17 @@ pub fn first_answers(
     let mut first_round_over = None;
     loop {
         waited_for.retain(|index| {
-            let asked = Instant::now();
-            let Ok(answer) = ask(*index) else {
-                boards.hung.entry(*index).or_insert(asked);
-                return true;
-            };
-            boards.hung.remove(index);
-            boards.divisible.extend(answer.divisible.map(|board| (*index, board)));
-            is_any_served |= answer.is_served;
-            false
+            let known = boards.take((*index, Instant::now()), ask(*index));
+            is_any_served |= known == Some(true);
+            known.is_none()
         });
+        let is_first_round = first_round_over.is_none();
         let begun = *first_round_over.get_or_insert_with(Instant::now);
-        let longest = if is_any_served { patience.to_come_back } else { patience.for_the_first };
-        if waited_for.is_empty() || begun.elapsed() >= longest {
+        // Who gives an error is not slow: nobody waits for it as for one that has to be initialised first, but it is asked once more.
+        let is_slow = !is_any_served && !boards.hung.is_empty();
+        let longest = if is_slow { patience.for_the_first } else { patience.to_come_back };
+        let is_over = begun.elapsed() >= longest && (boards.failed.is_empty() || !is_first_round);
+        if waited_for.is_empty() || is_over {
             return boards;
         }
         std::thread::sleep(RETRY_PERIOD);
@@ -102,5 +126,28 @@ mod tests {
         assert_eq!(left_out([3, 3], (Duration::ZERO, LONG)), [] as [u32; 0]);
         assert_eq!(left_out([3, 5], (Duration::ZERO, LONG)), [1], "and for no other one");
         assert_eq!(left_out([u32::MAX; 2], (Duration::ZERO, Duration::ZERO)), [0, 1]);
+    }
+
+    /// Which of two boards are left out with which error, where the second one gives one so often.
+    fn failed(times: u32, (to_come_back, for_the_first): (Duration, Duration)) -> Vec<(u32, String)> {
+        let patience = StartPatience { to_answer: Duration::ZERO, to_come_back, for_the_first };
+        let mut asked = 0;
+        let boards = first_answers(2, &patience, |index| {
+            asked += index;
+            match index == 1 && asked <= times {
+                true => Err(InventoryError::Unanswered { query: "a GPU's MIG mode", cause: format!("no, {asked}") }),
+                false => Ok(Answer { is_served: index == 1, divisible: None }),
+            }
+        });
+        assert!(boards.hung.is_empty());
+        boards.failed.into_iter().map(|(index, cause)| (index, cause.to_string())).collect()
+    }
+
+    #[test]
+    fn a_board_that_gives_an_error_is_asked_again_and_is_no_board_without_mig() {
+        assert_eq!(failed(1, (Duration::ZERO, LONG)), [], "once more, also while containers wait");
+        assert_eq!(failed(3, (LONG, LONG)), []);
+        let told = "NVML does not answer a GPU's MIG mode: no, 2".to_owned();
+        assert_eq!(failed(u32::MAX, (Duration::ZERO, LONG)), [(1, told)], "no board is waited for that is not slow");
     }
 }

@@ -273,30 +273,30 @@ impl NvmlInventory {
         };
         let inventory = Arc::new(Self { library, served: served.clone(), boards, questions });
         let boards = first_answers(inventory.library.boards, patience, |index| {
-            inventory.within(patience.to_answer, index, move |its| Ok(its.first_answer(index)))
+            inventory.within(patience.to_answer, index, move |its| its.first_answer(index))
         });
         // Set here and nowhere else.
         let _ = inventory.boards.set(boards);
         Ok(inventory)
     }
 
-    /// What a board is. One that says nothing is not served, and asked again by who looks for all GPUs.
-    fn first_answer(&self, index: u32) -> Answer {
-        let is_served = self.is_served(index);
-        Answer { is_served, divisible: if is_served { self.board(index) } else { None } }
+    /// What a board is.
+    fn first_answer(&self, index: u32) -> Result<Answer, InventoryError> {
+        let is_served = self.is_served(index)?;
+        Ok(Answer { is_served, divisible: if is_served { self.board(index)? } else { None } })
     }
 
-    /// Whether a board says who it is, and is served.
-    fn is_served(&self, index: u32) -> bool {
-        let uuid = self.nvml().device_by_index(index).and_then(|device| device.uuid());
-        uuid.is_ok_and(|uuid| self.served.serve(&uuid))
+    /// Whether a board, by who it says that it is, is served.
+    fn is_served(&self, index: u32) -> Result<bool, InventoryError> {
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        Ok(self.served.serve(&device.uuid().map_err(unanswered("a GPU's UUID"))?))
     }
 
     /// The first of `boards` that answers and is served.
     pub fn late_board(self: &Arc<Self>, mut boards: impl Iterator<Item = u32>) -> Option<u32> {
         boards.find(|index| {
             let index = *index;
-            self.ask(index, move |its| Ok(its.is_served(index))).unwrap_or(false)
+            self.ask(index, move |its| its.is_served(index)).unwrap_or(false)
         })
     }
 
@@ -353,14 +353,16 @@ impl NvmlInventory {
         &self.boards.get_or_init(Boards::default).divisible
     }
 
-    /// When a board was asked what it is that did not say so when the supervisor started.
-    fn left_out_since(&self, index: u32) -> Option<Instant> {
-        self.boards.get().and_then(|boards| boards.hung.get(&index)).copied()
+    /// Why a board is left out that did not say what it is when the supervisor started.
+    fn left_out(&self, index: u32) -> Option<InventoryError> {
+        let boards = self.boards.get()?;
+        let hung = boards.hung.get(&index).map(|since| InventoryError::Hung { since: *since });
+        hung.or_else(|| boards.failed.get(&index).map(InventoryError::as_before))
     }
 
     /// All that NVML shows, for a supervisor that starts: a board that does not answer is asked again for a while. One that
-    /// is being reset or divided answers then, and what is left out now is so until the next start. One that has hung when it was
-    /// asked what it is has been waited for already.
+    /// is being reset or divided answers then, and what is left out now is so until the next start. One that has not said what it is
+    /// has been waited for already.
     ///
     /// # Errors
     /// As [`Self::gpus`].
@@ -368,7 +370,7 @@ impl NvmlInventory {
         let deadline = Instant::now() + patience;
         loop {
             let found = self.gpus()?;
-            let may_come_back = found.silent.iter().any(|board| self.left_out_since(board.index).is_none());
+            let may_come_back = found.silent.iter().any(|board| self.left_out(board.index).is_none());
             if !may_come_back || Instant::now() >= deadline {
                 return Ok(found);
             }
@@ -394,8 +396,8 @@ impl NvmlInventory {
 
     /// A board, and its instances if it is divided; none if it is not served.
     fn board_with_instances(&self, index: u32) -> Result<Option<(Gpu, Vec<Gpu>)>, InventoryError> {
-        if let Some(since) = self.left_out_since(index) {
-            return Err(InventoryError::Hung { since });
+        if let Some(cause) = self.left_out(index) {
+            return Err(cause);
         }
         let gpu = self.whole_gpu(index)?;
         if !self.served.serve(&gpu.uuid.0) {
@@ -406,17 +408,10 @@ impl NvmlInventory {
                 let instances = self.instances(&gpu, board)?;
                 Ok(Some((Gpu { kind: Kind::Divided, ..gpu }, instances)))
             }
+            // Of one that is divided into what its driver does not name, nothing can be leased.
+            None if self.has_mig_on(index)? => Ok(Some((Gpu { kind: Kind::Divided, ..gpu }, Vec::new()))),
             Some(_) | None => Ok(Some((gpu, Vec::new()))),
         }
-    }
-
-    /// NVML's PCI device and vendor id of a board.
-    ///
-    /// # Errors
-    /// Names the query that failed.
-    pub fn pci_device_id(&self, index: u32) -> Result<u32, InventoryError> {
-        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
-        Ok(device.pci_info().map_err(unanswered("a GPU's place on the bus"))?.pci_device_id)
     }
 
     fn whole_gpu(&self, index: u32) -> Result<Gpu, InventoryError> {

@@ -50,6 +50,17 @@ pub enum InventoryError {
     Unasked(std::io::Error),
 }
 
+impl InventoryError {
+    /// The same of a board that is not asked again.
+    pub fn as_before(&self) -> Self {
+        match self {
+            Self::Unanswered { query, cause } => Self::Unanswered { query, cause: cause.clone() },
+            Self::Lost { query, cause } => Self::Lost { query, cause: cause.clone() },
+            other => Self::Unanswered { query: "what a GPU is", cause: other.to_string() },
+        }
+    }
+}
+
 impl From<NoAnswer> for InventoryError {
     fn from(why: NoAnswer) -> Self {
         match why {

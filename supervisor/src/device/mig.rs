@@ -78,15 +78,40 @@ fn mig_devices<'nvml>(device: &Device<'nvml>) -> Result<Vec<Device<'nvml>>, Inve
     Ok(found)
 }
 
+/// What boards say to a question about MIG that have none, and libraries that are older than the question. Any other error says nothing of
+/// that.
+fn if_it_has_mig<T>(answer: Result<T, NvmlError>) -> Result<Option<T>, NvmlError> {
+    match answer {
+        Ok(answer) => Ok(Some(answer)),
+        Err(
+            NvmlError::NotSupported
+            | NvmlError::NotFound
+            | NvmlError::FunctionNotFound
+            | NvmlError::FailedToLoadSymbol(_)
+            | NvmlError::InvalidArg,
+        ) => Ok(None),
+        Err(other) => Err(other),
+    }
+}
+
 impl NvmlInventory {
     /// What the board `index` can be divided into; none if it has no MIG. Drivers answer with MIG off, too.
-    pub fn board(&self, index: u32) -> Option<Board> {
-        let device = self.nvml().device_by_index(index).ok()?;
-        // Boards without MIG do not know the question.
-        device.mig_mode().ok()?;
+    ///
+    /// # Errors
+    /// Names the query that failed, so that nothing is known of it.
+    pub fn board(&self, index: u32) -> Result<Option<Board>, InventoryError> {
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        if if_it_has_mig(device.mig_mode()).map_err(unanswered("a GPU's MIG mode"))?.is_none() {
+            return Ok(None);
+        }
         let (mut profiles, mut profile_ids) = (Vec::new(), Vec::new());
         for number in 0..NVML_GPU_INSTANCE_PROFILE_COUNT {
-            let Ok(info) = self.profile(&device, number) else { continue };
+            // Drivers have various words for profiles that a board does not have.
+            let info = match self.profile(&device, number) {
+                Err(NvmlError::GpuLost) => return Err(unanswered("a GPU's MIG profiles")(NvmlError::GpuLost)),
+                info => info,
+            };
+            let Ok(info) = info else { continue };
             let Ok(placements) = self.placements(&device, info.id) else { continue };
             // SAFETY: the driver ends the name with a zero within the array, which began as zeroes.
             let name = unsafe { CStr::from_ptr(info.name.as_ptr()) }.to_string_lossy();
@@ -105,12 +130,31 @@ impl NvmlInventory {
             });
         }
         if profiles.is_empty() {
-            return None;
+            return Ok(None);
         }
         let memory_mib = device.memory_info().map_or(0, |memory| memory.total >> 20);
-        let name = device.name().ok()?;
+        let name = device.name().map_err(unanswered("a GPU's name"))?;
         let model = Model::of_driver(&name, u32::try_from(memory_mib).unwrap_or(u32::MAX), &profiles);
-        Some(Board { index, model, profile_ids })
+        Ok(Some(Board { index, model, profile_ids }))
+    }
+
+    /// Whether a board is divided, of which it is not known that it can be.
+    ///
+    /// # Errors
+    /// Names the query that failed.
+    pub(super) fn has_mig_on(&self, index: u32) -> Result<bool, InventoryError> {
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        let mode = if_it_has_mig(device.mig_mode()).map_err(unanswered("a GPU's MIG mode"))?;
+        Ok(mode.is_some_and(|mode| mode.current != 0))
+    }
+
+    /// NVML's PCI device and vendor id of a board.
+    ///
+    /// # Errors
+    /// Names the query that failed.
+    pub fn pci_device_id(&self, index: u32) -> Result<u32, InventoryError> {
+        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
+        Ok(device.pci_info().map_err(unanswered("a GPU's place on the bus"))?.pci_device_id)
     }
 
     fn profile(&self, device: &Device<'_>, number: u32) -> Result<nvmlGpuInstanceProfileInfo_v2_t, NvmlError> {
@@ -218,5 +262,19 @@ impl NvmlInventory {
             nvml_try(compute(instance.handle(), &mut numbers.1))?;
         }
         Ok(numbers)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_a_board_without_mig_says_means_that_it_has_none() {
+        let none = [NvmlError::NotSupported, NvmlError::NotFound, NvmlError::FailedToLoadSymbol("x".into())];
+        assert!(none.into_iter().all(|error| if_it_has_mig::<()>(Err(error)).is_ok_and(|its| its.is_none())));
+        let nothing_known = [NvmlError::GpuLost, NvmlError::Unknown, NvmlError::ResetRequired, NvmlError::Timeout];
+        assert!(nothing_known.into_iter().all(|error| if_it_has_mig::<()>(Err(error)).is_err()));
+        assert!(if_it_has_mig(Ok(1)).is_ok_and(|its| its == Some(1)));
     }
 }
