@@ -4,8 +4,8 @@ use super::MemoryLimitNote;
 use super::verdicts::judge;
 use crate::cgroup;
 use crate::clock;
-use crate::device::{FoundLimit, Kind, LimitRefusal, WantedLimit};
-use crate::lease::{Lease, Leases, about};
+use crate::device::{FoundLimit, Gpu, Kind, LimitRefusal, WantedLimit};
+use crate::lease::{Lease, Leases, Record, about};
 use gpool_protocol::{EventKind, LeaseId, LeaseState};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -57,9 +57,27 @@ fn set_before(leases: &Leases) -> BTreeSet<Place> {
     let gpus = leases.gpus();
     let book = leases.book();
     let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    places_of(records, &gpus, cgroup::directory_of_version_2)
+}
+
+/// Those of leases that could not be taken over: their containers run, and what they have stays as it is.
+fn of_stranded(leases: &Leases) -> BTreeSet<Place> {
+    let is_on = leases.configuration().driver.memory_limits;
+    let gpus = leases.gpus();
+    let book = leases.book();
+    let records = book.stranded.iter().filter(|record| is_on || record.caps_time_slices);
+    places_of(records, &gpus, cgroup::directory_of_version_2)
+}
+
+/// The places of the limits that leases have.
+fn places_of<'a>(
+    records: impl Iterator<Item = &'a Record>,
+    gpus: &[Gpu],
+    directory_of: impl Fn(&str) -> Option<PathBuf>,
+) -> BTreeSet<Place> {
     let mut set = BTreeSet::new();
     for record in records.filter(|record| record.has_driver_limit) {
-        let Some(directory) = record.cgroup.as_deref().and_then(cgroup::directory_of_version_2) else { continue };
+        let Some(directory) = record.cgroup.as_deref().and_then(&directory_of) else { continue };
         let its = gpus.iter().filter(|gpu| record.gpus().contains(&gpu.uuid));
         set.extend(its.map(|gpu| (gpu.index, directory.clone())));
     }
@@ -181,13 +199,17 @@ impl Keeper {
         judge(leases);
     }
 
+    /// Those that were set and are no lease's, neither `here` nor `stranded`.
+    fn to_lift(&self, here: &BTreeSet<(u32, &PathBuf)>, stranded: &BTreeSet<Place>) -> Vec<Place> {
+        let is_no_more = |place: &&Place| !here.contains(&(place.0, &place.1)) && !stranded.contains(place);
+        self.set.iter().filter(is_no_more).cloned().collect()
+    }
+
     /// Lifts limits of cgroups whose leases have ended and that are there still, and of those that nobody wants any more.
     fn lift_others(&mut self, leases: &Leases, all: &[LimitPlace]) {
         let here: BTreeSet<(u32, &PathBuf)> =
             all.iter().filter_map(|one| Some((one.index, one.directory.as_ref()?))).collect();
-        let others: Vec<Place> =
-            self.set.iter().filter(|(index, path)| !here.contains(&(*index, path))).cloned().collect();
-        for place in others {
+        for place in self.to_lift(&here, &of_stranded(leases)) {
             let (index, directory) = place.clone();
             let lifted = WantedLimit { directory, bytes: None, known_bytes: None };
             // A cgroup that has gone has taken its limit along.
@@ -244,6 +266,7 @@ fn note<'a>(leases: &Leases, outcomes: impl Iterator<Item = (&'a LimitPlace, Res
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::sample;
 
     #[test]
     fn who_shares_a_cgroup_shares_its_limit() {
@@ -266,5 +289,23 @@ mod tests {
         ];
         share_groups(&mut all);
         assert_eq!(all.map(|one| one.bytes), [Some(3), Some(3), None, Some(4), Some(8), Some(16)]);
+    }
+
+    #[test]
+    fn a_lease_that_could_not_be_taken_over_keeps_the_limit_that_it_has() {
+        let record = |cgroup: &str, has_driver_limit| Record {
+            gpu_uuid: Gpu::sample(1).uuid,
+            cgroup: Some(cgroup.to_owned()),
+            has_driver_limit,
+            ..sample()
+        };
+        let (stranded, ended) = (record("/stranded", true), record("/ended", true));
+        let places = |records: &[Record]| {
+            places_of(records.iter(), &[0, 1].map(Gpu::sample), |cgroup| Some(PathBuf::from(cgroup)))
+        };
+        let keeper = Keeper { set: places(&[stranded.clone(), ended, record("/without", false)]) };
+        assert_eq!(keeper.set.len(), 2);
+        let lifted = keeper.to_lift(&BTreeSet::new(), &places(&[stranded]));
+        assert_eq!(lifted, [(1, PathBuf::from("/ended"))]);
     }
 }
