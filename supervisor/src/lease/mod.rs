@@ -83,6 +83,7 @@ pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, RevocationRecord, prepare, write_whole};
 pub use refusal::failed;
 pub use reserved::Kept;
+pub use spill::unspilled_bytes;
 #[cfg(test)]
 pub use statement::End;
 pub use statement::{GpuStatement, Statement, kib_s, statements};

@@ -25,6 +25,21 @@ impl Lease {
         let figures = self.figures(&mut Report::new());
         self.record.spill_bytes.max(self.spilled_bytes(&figures))
     }
+
+    /// What of its own it has not taken yet, so that the host shows it as available.
+    fn unspilled_bytes(&self) -> u64 {
+        match self.record.spill_bytes {
+            0 => 0,
+            bytes => bytes.saturating_sub(self.spilled_bytes(&self.figures(&mut Report::new()))),
+        }
+    }
+}
+
+/// What of the host's memory is leases' own and not taken yet, in bytes: it is sold, and nothing of the host's shows it. Of places that are
+/// kept and of leases that wait to be taken over that is all.
+pub fn unspilled_bytes(book: &Book) -> u64 {
+    let leases = book.leases.values().map(Lease::unspilled_bytes);
+    leases.chain(held_and_stranded(book, None).map(|(_, bytes)| bytes)).fold(0, u64::saturating_add)
 }
 
 impl Leases {
@@ -101,12 +116,16 @@ fn home<'a>(book: &'a Book, asked: &LeaseRequest, uid: u32) -> Option<&'a Held> 
 /// taken over included; without the kept place `own`.
 fn sold(book: &Book, own: Option<&LeaseId>) -> Vec<(u32, u64)> {
     let leases = book.leases.values().map(|lease| (lease.record.owner_uid, lease.sold_bytes()));
-    let held = book.held.iter().filter(|held| Some(&held.record.lease_id) != own);
+    leases.chain(held_and_stranded(book, own)).collect()
+}
+
+/// The same of those alone that are no leases of this supervisor.
+fn held_and_stranded<'a>(book: &'a Book, own: Option<&'a LeaseId>) -> impl Iterator<Item = (u32, u64)> + 'a {
+    let held = book.held.iter().filter(move |held| Some(&held.record.lease_id) != own);
     let held = held.map(|held| (held.record.owner_uid, held.record.spill_bytes));
     // What they hold nobody reads. One that is just taken over is in both.
     let stranded = book.stranded.iter().filter(|record| !book.leases.contains_key(&record.lease_id));
-    let stranded = stranded.map(|record| (record.owner_uid, record.most_spilled_bytes()));
-    leases.chain(held).chain(stranded).collect()
+    held.chain(stranded.map(|record| (record.owner_uid, record.most_spilled_bytes())))
 }
 
 /// Whether what serves a request that may have memory of the host can have any go there.
@@ -220,5 +239,6 @@ mod tests {
         let bytes = |own: Option<&str>| sold(&book, own.map(|id| LeaseId(id.into())).as_ref());
         assert_eq!(bytes(None), [(7, 1), (7, 4), (7, 32), (7, 0)]);
         assert_eq!(bytes(Some("b")), [(7, 1), (7, 32), (7, 0)], "who comes back has its own");
+        assert_eq!(unspilled_bytes(&book), 1 + 4 + 32, "none of which is for others to be moved into");
     }
 }

@@ -16,7 +16,9 @@ use crate::cgroup;
 use crate::clock;
 use crate::device::Kind;
 use crate::gatekeeper::Order;
-use crate::lease::{Book, Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, wants};
+use crate::lease::{
+    Book, Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, unspilled_bytes, wants,
+};
 use crate::procfs;
 use crate::region::Report;
 use gpool_policy::suspension::{Facts, check, host_bytes, is_old_driver};
@@ -58,7 +60,7 @@ pub struct SuspensionNotes {
 pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
     let mut book = leases.book();
     let id = book.find(lease)?.record.lease_id.clone();
-    let under_way_bytes = under_way_bytes(&book, &id);
+    let spoken_for_bytes = spoken_for_bytes(&book, &id);
     let lease = book.exactly(&id.0)?;
     let short = lease.record.container_id.short().to_owned();
     let conflict = |message: String, remedy: &str| Err(ErrorBody::new(ErrorCode::LeaseConflict, message, remedy));
@@ -80,7 +82,7 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
         return conflict(format!("container {short} could not be suspended before"), remedy);
     }
     let mut report = Report::new();
-    check(&facts(leases, lease, under_way_bytes, &mut report)).map_err(|obstacle| {
+    check(&facts(leases, lease, spoken_for_bytes, &mut report)).map_err(|obstacle| {
         let message = format!("container {short} cannot be suspended: {obstacle}");
         ErrorBody::new(ErrorCode::LeaseConflict, message, obstacle.remedy())
     })?;
@@ -104,7 +106,13 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
     Ok(view)
 }
 
-/// What others that are about to be moved will take of the host's memory, in bytes: nothing shows it before.
+/// What of the host's memory is others' already, in bytes, though nothing shows it before: that of those who are about to be moved, and what
+/// was sold as `spill` and is not taken yet.
+fn spoken_for_bytes(book: &Book, but: &LeaseId) -> u64 {
+    under_way_bytes(book, but).saturating_add(unspilled_bytes(book))
+}
+
+/// The first of that.
 fn under_way_bytes(book: &Book, but: &LeaseId) -> u64 {
     let others = book.leases.values().filter(|lease| lease.record.is_going_out() && lease.record.lease_id != *but);
     let bytes = others.filter_map(|lease| Some(lease.record.suspension.as_ref()?.bytes.iter().sum()));
@@ -117,8 +125,8 @@ fn is_stopped(lease: &Lease) -> bool {
         || lease.processes.values().any(|process| procfs::is_stopped(process.watched.name.pid))
 }
 
-/// What is known of it, for `policy` to say what stands in the way; `under_way_bytes` of the host's memory are about to be others'.
-fn facts(leases: &Leases, lease: &Lease, under_way_bytes: u64, report: &mut Report) -> Facts {
+/// What is known of it, for `policy` to say what stands in the way; `spoken_for_bytes` of the host's memory are others'.
+fn facts(leases: &Leases, lease: &Lease, spoken_for_bytes: u64, report: &mut Report) -> Facts {
     let (record, gpus) = (&lease.record, leases.gpus());
     let held_bytes = held_bytes(lease, report).into_iter().fold(0, u64::saturating_add);
     let (host_bytes, host_available_bytes) = host_memory::of_host();
@@ -134,7 +142,7 @@ fn facts(leases: &Leases, lease: &Lease, under_way_bytes: u64, report: &mut Repo
         shares_memory: report.taken().any(|(_, slot)| slot.pieces().iter().any(|word| *word != 0)),
         held_bytes,
         host_bytes,
-        host_available_bytes: host_available_bytes.saturating_sub(under_way_bytes),
+        host_available_bytes: host_available_bytes.saturating_sub(spoken_for_bytes),
         container_available_bytes: cgroup.and_then(host_memory::of_container),
     }
 }

@@ -1,7 +1,7 @@
 //! Moving a lease's processes to the host's memory and back.
 
 use super::driver::{Outcome, Way, named};
-use super::{facts, open, tell, under_way_bytes, write_down};
+use super::{facts, open, spoken_for_bytes, tell, write_down};
 use crate::clock;
 use crate::lease::{Lease, Leases, Process};
 use crate::procfs::ProcessName;
@@ -104,9 +104,9 @@ pub fn out(leases: &Leases, id: &LeaseId) -> bool {
 /// What has come to stand in the way since it was begun: others have had the host's memory, or it was frozen.
 fn obstacle(leases: &Leases, id: &LeaseId) -> Option<Obstacle> {
     let mut book = leases.book();
-    let under_way_bytes = under_way_bytes(&book, id);
+    let spoken_for_bytes = spoken_for_bytes(&book, id);
     let lease = book.leases.get_mut(id)?;
-    check(&facts(leases, lease, under_way_bytes, &mut Report::new())).err()
+    check(&facts(leases, lease, spoken_for_bytes, &mut Report::new())).err()
 }
 
 /// Whether the devices still list somebody of it, as they do a process that made its first context just as the others were moved. Room that
