@@ -80,7 +80,7 @@ pub use plans::SETTLE_NS;
 pub use quota::{Holder, Standing, Tally};
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
-pub use record::{Record, RevocationRecord, prepare, write_whole};
+pub use record::{Record, RevocationRecord, dir_of, prepare, write_whole};
 pub use refusal::failed;
 pub use reserved::Kept;
 pub use spill::unspilled_bytes;

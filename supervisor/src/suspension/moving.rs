@@ -3,7 +3,7 @@
 use super::driver::{Outcome, Way, named};
 use super::{facts, open, spoken_for_bytes, tell, write_down};
 use crate::clock;
-use crate::lease::{Lease, Leases, Process};
+use crate::lease::{Lease, Leases, Process, dir_of};
 use crate::procfs::ProcessName;
 use crate::region::Report;
 use gpool_policy::suspension::{Obstacle, check};
@@ -13,12 +13,16 @@ use rustix::io::Errno;
 use rustix::process::{Signal, pidfd_send_signal};
 use std::fs::File;
 use std::io::{self, Read};
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Held by the process that calls the driver, so that one which a killed supervisor has left behind is at its end before the next begins.
+/// In the directory of a lease. Held by the process that calls the driver for it, so that one which a killed supervisor has left behind is at
+/// its end before the next begins. One that never comes to its end is in the way of nobody else's.
 const LOCK: &str = "checkpoint.lock";
+/// One that was killed is at its end at once, unless it stands in the driver; others are not kept waiting for that.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long the driver may take, beside what is moved ...
 const PATIENCE: Duration = Duration::from_secs(30);
 /// ... and for that: a sixteenth of what an H200 with driver 580 was measured to do (docs/measurements/2026-11-26-h200.md).
@@ -245,7 +249,8 @@ fn run(leases: &Leases, id: &LeaseId, way: Way, load: &Load) -> Outcome {
         return Outcome { is_whole: true, ..Outcome::default() };
     }
     let patience = PATIENCE + Duration::from_secs(load.bytes / SLOWEST_BYTES_PER_SECOND);
-    let begun = begin(leases, way, &load.processes, Instant::now() + patience);
+    let lock = dir_of(&leases.configuration().paths.run_dir, id).join(LOCK);
+    let begun = take(&lock, Instant::now() + LOCK_PATIENCE).and_then(|lock| begin(leases, way, &load.processes, lock));
     let mut child = match begun {
         Ok(child) => child,
         Err(cause) => return Outcome::untried(cause, way),
@@ -261,16 +266,21 @@ fn run(leases: &Leases, id: &LeaseId, way: Way, load: &Load) -> Outcome {
     }
 }
 
-/// Starts the process that calls the driver, once the one before it is at its end.
-fn begin(leases: &Leases, way: Way, processes: &[ProcessName], deadline: Instant) -> io::Result<Child> {
-    let configuration = leases.configuration();
-    let lock = File::create(configuration.paths.run_dir.join(LOCK))?;
+/// Takes a lock, which is free once the process before this one is at its end.
+fn take(lock: &Path, deadline: Instant) -> io::Result<File> {
+    let lock = File::create(lock)?;
     while let Err(cause) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if cause != Errno::WOULDBLOCK || Instant::now() >= deadline {
-            return Err(io::Error::other("a process that called the driver before is in it still"));
+            return Err(io::Error::other("a process that called the driver for it before is in it still"));
         }
         std::thread::sleep(LOOK_PERIOD);
     }
+    Ok(lock)
+}
+
+/// Starts the process that calls the driver.
+fn begin(leases: &Leases, way: Way, processes: &[ProcessName], lock: File) -> io::Result<Child> {
+    let configuration = leases.configuration();
     let mut command = Command::new("/proc/self/exe");
     command.args(["--checkpoint", way.text()]).args(processes.iter().map(named));
     let dirs = &configuration.driver.library_dirs;
@@ -326,5 +336,28 @@ fn abandon(mut child: Child) {
     let waits = move || drop(child.wait());
     if let Err(error) = std::thread::Builder::new().name("abandoned".into()).spawn(waits) {
         log!("{error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_stands_in_the_driver_for_one_lease_keeps_no_other_from_it() {
+        let leases = tempfile::tempdir().unwrap();
+        let [stuck, other] = ["01", "02"].map(|id| {
+            let directory = leases.path().join(id);
+            std::fs::create_dir(&directory).unwrap();
+            directory.join(LOCK)
+        });
+        let mut child = Command::new("sleep").arg("600").stdin(take(&stuck, Instant::now()).unwrap()).spawn().unwrap();
+        let begun = Instant::now();
+        let refused = take(&stuck, begun + Duration::from_millis(20)).unwrap_err();
+        assert!(refused.to_string().contains("is in it still"), "{refused}");
+        assert!(take(&other, begun).is_ok());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(take(&stuck, begun).is_ok(), "it is at its end");
     }
 }
