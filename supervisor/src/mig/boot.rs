@@ -10,37 +10,83 @@ use gpool_protocol::{EventKind, MigApply, MigGoal, MigGpuView};
 use std::path::Path;
 use std::time::Duration;
 
-/// Says, below `[paths] run_dir`, that this boot's first start is over.
+/// Says, below `[paths] run_dir`, how far this boot's first start has come.
 const MARK: &str = "mig-boot-id";
 /// A driver may take seconds to divide a GPU, and a host may have many.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// How far the layout has come in this boot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Nobody has begun with it.
+    New,
+    /// Somebody has, and was ended meanwhile, unless he is at it still.
+    Begun,
+    /// There is nothing more to do in this boot.
+    Done,
+}
+
+impl Stage {
+    /// What is written of a boot.
+    fn mark(self, boot_id: &str) -> String {
+        match self {
+            Stage::New => String::new(),
+            Stage::Begun => format!("begun {boot_id}"),
+            Stage::Done => boot_id.to_owned(),
+        }
+    }
+
+    /// By what is written; what is of another boot is nothing.
+    fn of(text: &str, boot_id: &str) -> Self {
+        [Stage::Begun, Stage::Done].into_iter().find(|its| its.mark(boot_id) == text).unwrap_or(Stage::New)
+    }
+}
+
 /// At the first start after a boot, makes the configured layout if nobody has divided or leased anything yet. What comes
-/// of it is an event. With a board that does not answer the next start is the first one.
+/// of it is an event. With a board that does not answer the next start is the first one. One that was interrupted is not gone on with:
+/// what was made so far may be in use.
 pub fn after_boot(leases: &Leases) {
     let configuration = leases.configuration();
     let mark = configuration.paths.run_dir.join(MARK);
-    if std::fs::read_to_string(&mark).is_ok_and(|boot_id| boot_id == leases.boot_id) {
+    let stage = std::fs::read_to_string(&mark).map_or(Stage::New, |text| Stage::of(&text, &leases.boot_id));
+    if stage == Stage::Done {
         return;
     }
-    if let (Some(file), Some(board)) = (&configuration.mig.layout, leases.silence.left_out().first()) {
+    let file = configuration.mig.layout.as_ref();
+    if let (Stage::New, Some(file), Some(board)) = (stage, file, leases.silence.left_out().first()) {
         let cause = format!("GPU {} does not answer; restart gpool-supervisor when it does", board.index);
         return tell(leases, file, &cause);
     }
-    // Before anything is divided: who is ended half-way does not begin again.
-    if let Err(cause) = std::fs::write(&mark, &leases.boot_id) {
-        log!("{}: {cause}; no layout is made after this boot", mark.display());
-        return;
+    let note = |stage: Stage| std::fs::write(&mark, stage.mark(&leases.boot_id));
+    match (stage, file) {
+        (Stage::Begun, Some(file)) => tell(leases, file, INTERRUPTED),
+        (Stage::Begun, None) | (_, None) => {}
+        (Stage::New | Stage::Done, Some(file)) => {
+            // Before anything is divided: who is ended half-way does not begin again.
+            if let Err(cause) = note(Stage::Begun) {
+                log!("{}: {cause}; no layout is made after this boot", mark.display());
+                return;
+            }
+            if let Err(cause) = make_unless_others_do(leases, file, configuration.mig.config.as_deref()) {
+                tell(leases, file, &cause);
+            }
+        }
     }
-    let Some(file) = &configuration.mig.layout else { return };
-    if let Some(cause) = owner::remembered().map(|name| remembered(&name)) {
-        return tell(leases, file, &cause);
+    if let Err(cause) = note(Stage::Done) {
+        log!("{}: {cause}", mark.display());
+    }
+}
+
+/// Why the layout may be there in parts.
+const INTERRUPTED: &str = "the supervisor was ended while it was being made, so that it may be there in parts: gpool mig show lists what \
+                           there is, and gpool mig apply makes it whole";
+
+fn make_unless_others_do(leases: &Leases, file: &Path, config: Option<&str>) -> Result<(), String> {
+    if let Some(name) = owner::remembered() {
+        return Err(remembered(&name));
     }
     service_manager::starting_takes(PATIENCE);
-    let done = make(leases, file, configuration.mig.config.as_deref());
-    if let Err(cause) = done {
-        tell(leases, file, &cause);
-    }
+    make(leases, file, config)
 }
 
 fn remembered(name: &str) -> String {
@@ -85,6 +131,15 @@ fn read(file: &Path, config: Option<&str>, gpus: &[MigGpuView]) -> Result<Vec<Mi
 mod tests {
     use super::*;
     use gpool_protocol::GpuUuid;
+
+    #[test]
+    fn one_that_was_interrupted_in_this_boot_is_known() {
+        let stage = |text: &str| Stage::of(text, "b1");
+        assert_eq!(stage(&Stage::Begun.mark("b1")), Stage::Begun, "nobody was told how it ended");
+        assert_eq!(stage(&Stage::Done.mark("b1")), Stage::Done);
+        assert_eq!(stage("b1"), Stage::Done, "as earlier supervisors wrote it");
+        assert_eq!(["b0", "begun b0", "begun", ""].map(stage), [Stage::New; 4]);
+    }
 
     #[test]
     fn a_layout_is_for_the_gpus_that_it_names() {
