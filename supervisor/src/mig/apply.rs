@@ -225,15 +225,25 @@ fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
         leases.events.note(EventKind::MigApplied, by.about(), message);
         return Ok(());
     };
-    let after = match divide(leases, change.board, change.before.as_deref()) {
-        Ok(()) => "it is again as it was before".to_owned(),
-        Err(again) => format!("and it is not as it was before ({again}){}", still_pending(leases, change.board.index)),
+    let (after, remedy) = match divide(leases, change.board, change.before.as_deref()) {
+        Ok(()) => ("it is again as it was before".to_owned(), REMEDY),
+        Err(again) => {
+            let pending = still_pending(leases, change.board.index);
+            (format!("and it is not as it was before ({again}){pending}"), REMEDY_IN_PARTS)
+        }
     };
     let message = format!("{uuid} could not be divided: {cause}; {after}");
     leases.events.note(EventKind::MigApplied, by.about(), message.clone());
-    let remedy = "end the processes that use it (nvidia-smi lists them), or reset it, and apply the layout again";
     Err(fixed(message, remedy))
 }
+
+/// For a board that is as it was, where a reset would do nothing: those who have it open need not compute on it, and nvidia-smi lists only
+/// those who do.
+const REMEDY: &str = "stop whoever has it open, DCGM, exporters and nvidia-persistenced included (fuser -v /dev/nvidia* lists them), and \
+                      apply the layout again";
+/// For one that is not.
+const REMEDY_IN_PARTS: &str = "stop whoever has it open, DCGM, exporters and nvidia-persistenced included (fuser -v /dev/nvidia* lists \
+                               them), reset it if it does not answer or something is pending, and apply the layout again";
 
 /// Says so if a board's MIG will be turned on or off later, where nobody may expect it.
 fn still_pending(leases: &Leases, index: u32) -> &'static str {
