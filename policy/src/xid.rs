@@ -94,10 +94,23 @@ const CONTAINED_MOST: usize = 100;
 pub struct Contained(Vec<u64>);
 
 impl Contained {
-    /// Another one at `now_ns`. Whether those of a day are `most` with it, 0 for never; then it begins anew, since somebody has to look at
+    /// Those that are remembered, by their times.
+    #[must_use]
+    pub fn of(times_ns: Vec<u64>) -> Self {
+        Self(times_ns)
+    }
+
+    /// Their times.
+    #[must_use]
+    pub fn times(&self) -> &[u64] {
+        &self.0
+    }
+
+    /// Another one at `now_ns`, by whatever clock all of them are: one that is later than this is of a clock that was set back since, and
+    /// is forgotten. Whether those of a day are `most` with it, 0 for never; then it begins anew, since somebody has to look at
     /// the GPU and may say that it is well.
     pub fn note(&mut self, most: u32, now_ns: u64) -> bool {
-        self.0.retain(|at_ns| now_ns.saturating_sub(*at_ns) < TOGETHER_NS);
+        self.0.retain(|at_ns| now_ns.checked_sub(*at_ns).is_some_and(|age_ns| age_ns < TOGETHER_NS));
         if self.0.last().is_some_and(|at_ns| now_ns.saturating_sub(*at_ns) < ONE_NS) {
             return false;
         }
@@ -122,6 +135,8 @@ mod tests {
         assert!(!its.note(2, 25 * hour_ns) && !its.note(2, 25 * hour_ns + 1), "it began anew, and one is told twice");
         assert!(!its.note(2, 49 * hour_ns) && its.note(2, 72 * hour_ns), "a day later the one before is forgotten");
         assert!(Contained::default().note(1, 0));
+        let mut its = Contained::of(vec![30 * hour_ns]);
+        assert!(!its.note(2, 20 * hour_ns) && its.times() == [20 * hour_ns], "the clock was set back");
         let mut its = Contained::default();
         assert!(
             (0..500).all(|at_s| !its.note(0, at_s * ONE_NS)) && its.0.len() < CONTAINED_MOST,

@@ -215,7 +215,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         changes: Changes::open(&configuration.paths.state_dir),
         overrides: Overrides::open(&configuration.paths.state_dir),
         short: Short::open(&configuration.paths.state_dir),
-        xids: Xids::default(),
+        xids: Xids::open(&configuration.paths.state_dir),
         healths: Healths::open(&configuration.paths.state_dir),
         gpu_tests: GpuTests::open(&configuration.paths.state_dir),
         watchers: Watchers::default(),

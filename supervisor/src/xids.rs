@@ -9,6 +9,7 @@ use crate::drains;
 use crate::events::About;
 use crate::gpu_failures;
 use crate::lease::Leases;
+use crate::state_file::StateFile;
 use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
 use gpool_policy::xid::{Contained, Fault, ends_all, follows, meaning};
@@ -16,10 +17,14 @@ use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::path::Path;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+/// In `[paths] state_dir`.
+const NAME: &str = "contained-faults.json";
+const NS_PER_MS: u64 = 1_000_000;
 /// After a failure the driver is asked again.
 const RETRY_PERIOD: Duration = Duration::from_secs(10);
 /// So many containers are named.
@@ -30,11 +35,11 @@ const RECENT: usize = 16;
 const NUMBERS: usize = 64;
 
 /// What has been told.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Xids {
     seen: Mutex<BTreeMap<GpuUuid, BTreeMap<u64, Seen>>>,
-    /// Faults of memory that ended one program alone.
-    contained: Mutex<BTreeMap<GpuUuid, Contained>>,
+    /// When memory failed and that ended one program alone, Unix nanoseconds: those of a day count together, over restarts and boots.
+    contained: StateFile<BTreeMap<GpuUuid, Vec<u64>>>,
     /// The last ones of each GPU, and when each was heard.
     recent: Mutex<BTreeMap<GpuUuid, VecDeque<(u64, u64)>>>,
 }
@@ -48,6 +53,12 @@ struct Seen {
 }
 
 impl Xids {
+    /// With what was written down in this directory, which need not be there.
+    pub fn open(state_dir: &Path) -> Self {
+        let contained = StateFile::open(state_dir, NAME, "no GPU is known to have had memory that failed");
+        Self { seen: Mutex::default(), contained, recent: Mutex::default() }
+    }
+
     /// How often each number came, by GPU.
     pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,10 +82,24 @@ impl Xids {
         its.push_back((number, now_ns));
     }
 
-    /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it.
-    fn contain(&self, uuid: &GpuUuid, most: u32, now_ns: u64) -> bool {
-        let mut contained = self.contained.lock().unwrap_or_else(PoisonError::into_inner);
-        contained.entry(uuid.clone()).or_default().note(most, now_ns)
+    /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it. If that cannot be written down it
+    /// counts for this life of the supervisor.
+    fn contain(&self, uuid: &GpuUuid, most: u32, unix_ns: u64) -> bool {
+        let note = |all: &mut BTreeMap<GpuUuid, Vec<u64>>| {
+            let mut its = Contained::of(all.remove(uuid).unwrap_or_default());
+            let is_enough = its.note(most, unix_ns);
+            if !its.times().is_empty() {
+                all.insert(uuid.clone(), its.times().to_vec());
+            }
+            is_enough
+        };
+        let noted = self.contained.change(note).map(|(is_enough, _)| is_enough);
+        noted.unwrap_or_else(|cause| {
+            log!("{NAME} cannot be written: {cause}; after a restart of the supervisor what failed on {uuid} before does not count");
+            let mut is_enough = false;
+            self.contained.change_in_memory(|all| is_enough = note(all));
+            is_enough
+        })
     }
 
     /// Counts one. How many have not been told, if these are to be told now.
@@ -150,8 +175,9 @@ fn note(leases: &Leases, board: &Gpu, number: u64) {
         leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
     }
     let (health, its) = (leases.configuration().health.clone(), meaning(number));
+    let unix_ns = clock::unix_ms().saturating_mul(NS_PER_MS);
     let is_repeated =
-        its.fault == Fault::Contained && leases.xids.contain(&board.uuid, health.contained_faults, clock::now_ns());
+        its.fault == Fault::Contained && leases.xids.contain(&board.uuid, health.contained_faults, unix_ns);
     if health.drain_xids.contains(&number) {
         drains::drain_for_fault(leases, &board.uuid, &format!("Xid {number}, {}", its.words));
     } else if is_repeated {
@@ -232,7 +258,7 @@ mod tests {
     #[test]
     fn of_several_the_one_is_told_with_a_fault_that_came_with_it_and_follows_no_other() {
         const S: u64 = 1_000_000_000;
-        let (xids, uuid) = (Xids::default(), Gpu::sample(0).uuid);
+        let (xids, uuid) = (Xids::open(Path::new("/nonexistent")), Gpu::sample(0).uuid);
         let heard = [(31, 10 * S), (45, 10 * S + 9), (43, 10 * S + 9), (13, 14 * S)];
         heard.into_iter().for_each(|(number, at_ns)| xids.hear(&uuid, number, at_ns));
         let about = |at_ns| xids.about(&uuid, at_ns, 2 * S);
@@ -246,7 +272,7 @@ mod tests {
     #[test]
     fn what_comes_again_and_again_is_told_ever_more_rarely_and_counted_in_full() {
         const S: u64 = 1_000_000_000;
-        let (xids, uuid) = (Xids::default(), Gpu::sample(0).uuid);
+        let (xids, uuid) = (Xids::open(Path::new("/nonexistent")), Gpu::sample(0).uuid);
         let told: Vec<u64> = (0..100).filter_map(|tenth| xids.count(&uuid, 31, tenth * S / 10)).collect();
         assert!(told.len() < 8 && told[0] == 1, "{told:?}");
         assert_eq!(xids.count(&uuid, 79, 10 * S), Some(1), "another one is told at once");
@@ -255,5 +281,19 @@ mod tests {
             xids.count(&uuid, number, 11 * S);
         }
         assert_eq!(xids.counts().len(), NUMBERS);
+    }
+
+    #[test]
+    fn memory_that_failed_before_a_restart_counts_after_it() {
+        const HOUR: u64 = 3_600_000_000_000;
+        let (state, uuid) = (tempfile::tempdir().unwrap(), Gpu::sample(0).uuid);
+        let contain = |at_ns| Xids::open(state.path()).contain(&uuid, 2, at_ns);
+        assert!(!contain(1000 * HOUR) && contain(1023 * HOUR), "the second one within a day");
+        assert!(!contain(1024 * HOUR), "it began anew");
+        assert!(!contain(1049 * HOUR), "a day later the one before is forgotten");
+        assert!(!Xids::open(state.path()).contain(&Gpu::sample(1).uuid, 2, 1050 * HOUR), "each GPU has its own");
+        assert!(contain(1050 * HOUR));
+        let unwritable = Xids::open(Path::new("/proc/nowhere"));
+        assert!(!unwritable.contain(&uuid, 2, HOUR) && unwritable.contain(&uuid, 2, 2 * HOUR), "in this life");
     }
 }
