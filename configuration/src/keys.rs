@@ -8,6 +8,7 @@ use crate::latency::Latency;
 use crate::overflow::Overflow;
 use crate::policy::Policy;
 use crate::preemption::Preemption;
+use crate::quantity::MemoryAmount;
 use crate::quota::Quota;
 use crate::rates::{Rates, Team};
 use crate::reservation::Reservation;
@@ -146,6 +147,8 @@ pub struct Driver {
     pub nvml: PathBuf,
     /// The GPUs that gpool serves; empty: all.
     pub gpus: Gpus,
+    /// Of the others those with less memory than this are not served either; absent: all are.
+    pub min_memory: Option<MemoryAmount>,
     /// Directories searched for the driver's libraries, first match wins.
     pub library_dirs: Vec<PathBuf>,
     /// Whose libcuda is behind the shim, or in its place without shims, where an image brings one for CUDA forward compatibility.
@@ -170,6 +173,7 @@ impl Default for Driver {
         Self {
             nvml: "libnvidia-ml.so.1".into(),
             gpus: Gpus::default(),
+            min_memory: None,
             library_dirs: ["/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64"]
                 .map(PathBuf::from)
                 .to_vec(),

@@ -7,7 +7,7 @@ use crate::budgets;
 use crate::compute_modes::ComputeModes;
 use crate::context_cost::ContextCosts;
 use crate::counted::HostSeal;
-use crate::device::{DriverFiles, Found, NvmlInventory, Roster, StartPatience, with_places};
+use crate::device::{DriverFiles, Found, NvmlInventory, Roster, Served, StartPatience, with_places};
 use crate::drains::Drains;
 use crate::events::{About, Events};
 use crate::gatekeeper;
@@ -188,7 +188,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
     let are_awaited = late_boards::are_awaited(run_dir);
     let patience = start_patience(!are_awaited && lease::any_may_live(run_dir, &boot_id));
     let driver = &configuration.driver;
-    let inventory = NvmlInventory::open(&driver.nvml, &files.kept_nvml(), &driver.gpus, &patience)?;
+    let inventory = NvmlInventory::open(&driver.nvml, &files.kept_nvml(), Served::of(driver), &patience)?;
     let Found { gpus, silent, absent } = inventory.gpus_at_start(patience.to_come_back)?;
     let gpus = with_places(gpus, ServerSet::LIMIT)?;
     // Instances may come while it runs.

@@ -209,6 +209,7 @@ mod tests {
             [driver]
             nvml = "/e"
             gpus = ["GPU-51313131-0000-4000-8000-000000000000"]
+            min_memory = "8GiB"
             library_dirs = ["/i"]
             compat = "image"
             program_dirs = ["/j"]

@@ -27,7 +27,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         ),
         (Ok(driver), Ok(gpus)) if gpus.is_empty() => Outcome::fail(
             format!("NVML of driver {} loads and shows no GPU", driver.version),
-            "look at the kernel's log for NVRM, and at nvidia-smi",
+            "look at the kernel's log for NVRM, at nvidia-smi, and at driver.min_memory",
         ),
         (Ok(driver), Ok(gpus)) => Outcome::ok(format!(
             "NVML of driver {} loads and shows {} GPU(s){}",

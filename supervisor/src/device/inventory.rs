@@ -7,7 +7,7 @@ use super::memory::allocatable;
 use super::memory_limits::Calls;
 use super::mig::Board;
 use super::questions::{Asked, NoAnswer, Questions};
-use gpool_configuration::Gpus;
+use super::served::Served;
 use gpool_policy::honesty::Sample;
 use gpool_protocol::GpuUuid;
 use nvml_wrapper::Nvml;
@@ -180,7 +180,7 @@ fn of_served<T>(
 }
 
 /// What the configuration names and is not among `gpus`.
-fn absent(served: &Gpus, gpus: &[Gpu]) -> Vec<String> {
+fn absent(served: &Served, gpus: &[Gpu]) -> Vec<String> {
     let is_there = |uuid: &&String| gpus.iter().any(|gpu| gpu.uuid.0 == **uuid);
     served.named().iter().filter(|uuid| !is_there(uuid)).cloned().collect()
 }
@@ -189,7 +189,7 @@ fn absent(served: &Gpus, gpus: &[Gpu]) -> Vec<String> {
 pub struct NvmlInventory {
     library: Loaded,
     /// Which boards are served; of the others nothing is shown.
-    served: Gpus,
+    served: Served,
     /// What is known of boards since the start.
     boards: OnceLock<Boards>,
     questions: Questions,
@@ -252,7 +252,7 @@ impl NvmlInventory {
     pub fn open(
         library: &Path,
         kept: &KeptNvml,
-        served: &Gpus,
+        served: Served,
         patience: &StartPatience,
     ) -> Result<Arc<Self>, InventoryError> {
         let (boards, questions) = (OnceLock::new(), Questions::default());
@@ -271,7 +271,7 @@ impl NvmlInventory {
                 started
             }
         };
-        let inventory = Arc::new(Self { library, served: served.clone(), boards, questions });
+        let inventory = Arc::new(Self { library, served, boards, questions });
         let boards = first_answers(inventory.library.boards, patience, |index| {
             inventory.within(patience.to_answer, index, move |its| its.first_answer(index))
         });
@@ -288,8 +288,7 @@ impl NvmlInventory {
 
     /// Whether a board, by who it says that it is, is served.
     fn is_served(&self, index: u32) -> Result<bool, InventoryError> {
-        let device = self.nvml().device_by_index(index).map_err(unanswered("a GPU by its index"))?;
-        Ok(self.served.serve(&device.uuid().map_err(unanswered("a GPU's UUID"))?))
+        Ok(self.served.serve(&self.whole_gpu(index)?))
     }
 
     /// The first of `boards` that answers and is served.
@@ -400,7 +399,7 @@ impl NvmlInventory {
             return Err(cause);
         }
         let gpu = self.whole_gpu(index)?;
-        if !self.served.serve(&gpu.uuid.0) {
+        if !self.served.serve(&gpu) {
             return Ok(None);
         }
         match self.boards().get(&index) {

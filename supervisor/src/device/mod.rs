@@ -18,6 +18,7 @@ mod mig;
 mod occupancy;
 mod questions;
 mod roster;
+mod served;
 mod shims;
 mod xids;
 
@@ -33,4 +34,5 @@ pub use memory_limits::{FoundLimit, LimitRefusal, WantedLimit};
 pub use mig::{Board, MigMode};
 pub use occupancy::Occupancy;
 pub use roster::{Changes, Roster, with_places};
+pub use served::Served;
 pub use shims::Chosen;

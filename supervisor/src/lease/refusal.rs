@@ -41,7 +41,7 @@ fn worded_with(refusal: &Refusal, memory: &str, prospect: Prospect) -> ErrorBody
         Refusal::NoGpu => ErrorBody::new(
             ErrorCode::NoGpu,
             "this host has no GPU that NVML shows",
-            "look at the driver with nvidia-smi, and at [driver] gpus in config.toml",
+            "look at the driver with nvidia-smi, and at [driver] gpus and min_memory in config.toml",
         ),
         Refusal::TooFewGpus { asked, present } => ErrorBody::new(
             ErrorCode::NoGpu,

@@ -54,8 +54,8 @@ pub fn check_suitable(request: &Request, gpus: &[Gpu]) -> Result<(), ErrorBody> 
         match request.devices.is_empty() {
             true => "name a model that is there, or leave model and min-memory out (gpool gpu ls lists the GPUs)",
             false => {
-                "name a GPU that is there, or leave device out; one that is on this host and not among them does not answer, or is not in \
-                 [driver] gpus (gpool gpu ls)"
+                "name a GPU that is there, or leave device out; one that is on this host and not among them does not answer, or is \
+                 left out by [driver] gpus or min_memory (gpool gpu ls)"
             }
         },
     ))

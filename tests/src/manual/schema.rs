@@ -134,7 +134,7 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
         ("rates.price", _) => price_schema(),
         ("rates.beyond_share" | "rates.low_priority" | "rates.lent_credit", _) => part_schema(),
         ("default_request.fraction", _) => part_schema(),
-        ("default_request.memory" | "spill.memory", _) => memory_schema(),
+        ("default_request.memory" | "spill.memory" | "driver.min_memory", _) => memory_schema(),
         ("default_request.class" | "default_request.priority", _) => json!({"enum": choices}),
         (name, _) if name.starts_with("quota.") && name.ends_with("gpus") => gpus_schema(),
         (name, _) if name.starts_with("quota.") && name.ends_with("memory") => memory_schema(),
