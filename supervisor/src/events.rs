@@ -4,14 +4,14 @@ use crate::audit::Floods;
 use crate::clock;
 use crate::log::{self, Priority};
 use gpool_protocol::{ContainerId, Event, EventKind, GpuCharge, LeaseId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Events kept.
 const KEPT: usize = 10_000;
 
-/// Of all users without root together no more are kept than this where others would go for them: whoever may ask again and again
+/// Of all users who administer nothing together no more are kept than this where others would go for them: whoever may ask again and again
 /// does not drive out what an audit looks for.
 const KEPT_OF_USERS: usize = KEPT / 2;
 
@@ -29,17 +29,29 @@ pub struct About {
     pub container_id: Option<ContainerId>,
     /// Who asked for it, if anybody.
     pub uid: Option<u32>,
+    /// Whose lease it is about: who brings it about where nobody asked. The event does not say it.
+    pub owner_uid: Option<u32>,
     /// What a lease that has ended had.
     pub charged: Vec<GpuCharge>,
+}
+
+impl About {
+    /// Who may bring it about again and again: who asked for it, else whose lease it is about; none for the host and root.
+    fn user(&self) -> Option<u32> {
+        self.uid.or(self.owner_uid).filter(|uid| *uid != 0)
+    }
 }
 
 #[derive(Default)]
 struct Kept {
     next: u64,
     counts: BTreeMap<EventKind, u64>,
-    events: VecDeque<Arc<Event>>,
-    /// How many of those are of users without root.
+    /// With each, whether it is of a user who administers nothing.
+    events: VecDeque<(Arc<Event>, bool)>,
+    /// How many of those are.
     of_users: usize,
+    /// Users without root who asked for something as administrators last.
+    administrators: BTreeSet<u32>,
     /// Whether the audit takes them.
     is_written: bool,
     /// Those that it has not taken yet.
@@ -66,13 +78,15 @@ pub struct Unwritten {
 }
 
 impl Kept {
-    fn push(&mut self, event: Event) {
-        let is_a_users = |event: &Event| event.uid.is_some_and(|uid| uid != 0);
-        let is_one_more = is_a_users(&event);
-        self.of_users += usize::from(is_one_more);
+    /// Takes it in, as one that `user` may bring about again and again.
+    fn push(&mut self, event: Event, user: Option<u32>) {
+        let user = user.filter(|uid| !self.administrators.contains(uid));
+        let is_a_users = user.is_some();
+        self.of_users += usize::from(is_a_users);
         let event = Arc::new(event);
         if self.is_written {
-            let (is_taken, remark) = self.floods.lets_through(event.uid, clock::now_ns());
+            let is_warning = priority_of(event.kind) == Priority::Warning;
+            let (is_taken, remark) = self.floods.lets_through(user, is_warning, clock::now_ns());
             self.remarks.extend(remark);
             self.offered += u64::from(is_taken);
             match self.unwritten.len() < Events::UNWRITTEN {
@@ -81,14 +95,14 @@ impl Kept {
                 false => self.lost += 1,
             }
         }
-        self.events.push_back(event);
+        self.events.push_back((event, is_a_users));
         if self.events.len() <= KEPT {
             return;
         }
-        let is_too_many = is_one_more && self.of_users > KEPT_OF_USERS;
-        let oldest = is_too_many.then(|| self.events.iter().position(|event| is_a_users(event))).flatten();
-        if let Some(gone) = self.events.remove(oldest.unwrap_or(0)) {
-            self.of_users -= usize::from(is_a_users(&gone));
+        let is_too_many = is_a_users && self.of_users > KEPT_OF_USERS;
+        let oldest = is_too_many.then(|| self.events.iter().position(|(_, is_a_users)| *is_a_users)).flatten();
+        if let Some((_, was_a_users)) = self.events.remove(oldest.unwrap_or(0)) {
+            self.of_users -= usize::from(was_a_users);
         }
     }
 }
@@ -135,6 +149,15 @@ impl Events {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Notes whether a user may change everything. What administrators do is written down and kept as root's is.
+    pub fn note_standing(&self, uid: u32, administers: bool) {
+        let administrators = &mut self.lock().administrators;
+        match administers && uid != 0 {
+            true => administrators.insert(uid),
+            false => administrators.remove(&uid),
+        };
+    }
+
     /// Writes an event down, on stderr too, where the journal takes it.
     pub fn note(&self, kind: EventKind, about: About, message: String) {
         let message = in_one_line(message);
@@ -143,6 +166,7 @@ impl Events {
     }
 
     fn keep(&self, kind: EventKind, about: About, message: String) {
+        let user = about.user();
         let mut kept = self.lock();
         kept.next += 1;
         *kept.counts.entry(kind).or_default() += 1;
@@ -156,7 +180,7 @@ impl Events {
             charged: about.charged,
             message,
         };
-        kept.push(event);
+        kept.push(event, user);
         self.more.notify_all();
     }
 
@@ -170,8 +194,8 @@ impl Events {
         let newer = |kept: &Kept| {
             // Whoever has a later number has it from the supervisor before this one.
             let after = if after > kept.next { 0 } else { after };
-            let first = kept.events.partition_point(|event| event.sequence <= after);
-            kept.events.iter().skip(first).take(CHUNK).cloned().collect::<Vec<_>>()
+            let first = kept.events.partition_point(|(event, _)| event.sequence <= after);
+            kept.events.iter().skip(first).take(CHUNK).map(|(event, _)| event.clone()).collect::<Vec<_>>()
         };
         let kept = self.lock();
         let found = newer(&kept);
@@ -309,10 +333,42 @@ mod tests {
         (0..KEPT).for_each(|_| events.keep(EventKind::LeaseGranted, by(0), "root's".to_owned()));
         (0..3 * KEPT as u32).for_each(|n| events.keep(EventKind::LeaseRefused, by(1000 + n % 2), "refused".to_owned()));
         let kept = events.lock();
-        let of = |uid: u32| kept.events.iter().filter(|event| event.uid == Some(uid)).count();
+        let of = |uid: u32| kept.events.iter().filter(|(event, _)| event.uid == Some(uid)).count();
         assert_eq!((of(0), of(1000) + of(1001), kept.of_users), (KEPT / 2, KEPT / 2, KEPT / 2));
-        assert!(kept.events.iter().zip(kept.events.iter().skip(1)).all(|(one, next)| one.sequence < next.sequence));
-        assert_eq!(kept.events.back().unwrap().sequence, 4 * KEPT as u64);
+        assert!(kept.events.iter().zip(kept.events.iter().skip(1)).all(|(one, next)| one.0.sequence < next.0.sequence));
+        assert_eq!(kept.events.back().unwrap().0.sequence, 4 * KEPT as u64);
+    }
+
+    #[test]
+    fn what_becomes_of_a_users_lease_again_and_again_is_bounded_as_what_he_asks_for() {
+        let events = Events::for_the_audit();
+        let of = |owner_uid: u32| About { owner_uid: Some(owner_uid), ..About::default() };
+        let taken = |kind: EventKind, about: About| {
+            let before = events.offered();
+            (0..3000).for_each(|_| events.keep(kind, about.clone(), "x".to_owned()));
+            events.offered() - before
+        };
+        assert_eq!(taken(EventKind::LeaseEnded, of(1000)), 1000);
+        assert_eq!(taken(EventKind::LeaseBound, of(1000)), 0, "whatever kind they are of");
+        assert_eq!(taken(EventKind::Breach, of(1000)), 1000, "what is to be found in the morning has room of its own");
+        assert_eq!(taken(EventKind::LeaseEnded, of(0)), 3000, "root's are not bounded");
+        assert_eq!(events.lock().of_users, 3 * 3000 - 2000, "nor do they drive out what root does");
+        assert!(events.lock().events.iter().all(|(event, _)| event.uid.is_none()), "an event does not say it");
+    }
+
+    #[test]
+    fn what_administrators_without_root_do_is_not_bounded() {
+        let events = Events::for_the_audit();
+        let taken = || {
+            let before = events.offered();
+            let by = About { uid: Some(1000), ..About::default() };
+            (0..3000).for_each(|_| events.keep(EventKind::Override, by.clone(), "x".to_owned()));
+            events.offered() - before
+        };
+        events.note_standing(1000, true);
+        assert_eq!((taken(), events.lock().of_users), (3000, 0));
+        events.note_standing(1000, false);
+        assert_eq!((taken(), events.lock().of_users), (1000, 3000));
     }
 
     #[test]

@@ -1,8 +1,9 @@
-//! Users without root who ask again and again: what they fill of the disk is bounded, for each of them and together.
+//! Users who administer nothing and ask again and again, or whose leases come and go: what they fill of the disk is bounded, for each
+//! of them and together. Warnings have as much room of their own: who fills the rest hides none of them.
 
 use std::collections::BTreeMap;
 
-/// Events of one user without root that are written down of each hour; of the rest their number is.
+/// Events of one such user that are written down of each hour; of the rest their number is.
 const OF_ONE: u64 = 1000;
 /// The same of all of them together.
 const OF_ALL: u64 = 10_000;
@@ -10,12 +11,12 @@ const HOUR_NS: u64 = 3_600_000_000_000;
 /// So many users are named.
 const NAMED: usize = 4;
 
-/// What came in this hour of CLOCK_MONOTONIC, by user, and what of that was left out.
+/// What came in this hour of CLOCK_MONOTONIC, by user and by whether it is a warning, and what of that was left out.
 #[derive(Debug, Default)]
 pub struct Floods {
     hour: u64,
-    let_through: u64,
-    users: BTreeMap<u32, Counts>,
+    let_through: [u64; 2],
+    users: BTreeMap<(u32, bool), Counts>,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
@@ -25,15 +26,18 @@ struct Counts {
 }
 
 impl Floods {
-    /// Whether an event of that user is written down, or of nobody; with what is to be said of an hour that is over.
-    pub fn lets_through(&mut self, uid: Option<u32>, now_ns: u64) -> (bool, Option<String>) {
+    /// Whether an event that is that user's is written down; the host's, root's and administrators' are nobody's here. With what is
+    /// to be said of an hour that is over.
+    pub fn lets_through(&mut self, user: Option<u32>, is_warning: bool, now_ns: u64) -> (bool, Option<String>) {
         let remark = self.turn(now_ns);
-        let Some(uid) = uid.filter(|uid| *uid != 0) else { return (true, remark) };
-        let its = self.users.entry(uid).or_default();
-        let has_room = its.let_through < OF_ONE && self.let_through < OF_ALL;
+        let Some(uid) = user else { return (true, remark) };
+        let its = self.users.entry((uid, is_warning)).or_default();
+        let [others, warnings] = &mut self.let_through;
+        let all = if is_warning { warnings } else { others };
+        let has_room = its.let_through < OF_ONE && *all < OF_ALL;
         if has_room {
             its.let_through += 1;
-            self.let_through += 1;
+            *all += 1;
         } else {
             its.left_out += 1;
         }
@@ -47,9 +51,12 @@ impl Floods {
             return None;
         }
         self.hour = hour;
-        self.let_through = 0;
-        let left_out = std::mem::take(&mut self.users).into_iter().map(|(uid, its)| (uid, its.left_out));
-        let mut most: Vec<(u32, u64)> = left_out.filter(|(_, count)| *count > 0).collect();
+        self.let_through = [0; 2];
+        let mut left_out: BTreeMap<u32, u64> = BTreeMap::new();
+        for ((uid, _), its) in std::mem::take(&mut self.users) {
+            *left_out.entry(uid).or_default() += its.left_out;
+        }
+        let mut most: Vec<(u32, u64)> = left_out.into_iter().filter(|(_, count)| *count > 0).collect();
         if most.is_empty() {
             return None;
         }
@@ -58,7 +65,7 @@ impl Floods {
         let named: Vec<String> = most.iter().take(NAMED).map(|(uid, count)| format!("{count} of user {uid}")).collect();
         let more = if most.len() > NAMED { " and others" } else { "" };
         Some(format!(
-            "{all} events were left out in an hour, beyond {OF_ONE} of a user without root and {OF_ALL} of all: {}{more}",
+            "{all} events were left out in an hour, beyond {OF_ONE} of a user who administers nothing and {OF_ALL} of all such users: {}{more}",
             named.join(", ")
         ))
     }
@@ -73,17 +80,15 @@ mod tests {
         let mut floods = Floods::default();
         let hour = 5 * HOUR_NS;
         let mut many =
-            |uid: u32, count: u64| (0..count).filter(|_| floods.lets_through(Some(uid), hour).0).count() as u64;
+            |uid: u32, count: u64| (0..count).filter(|_| floods.lets_through(Some(uid), false, hour).0).count() as u64;
         assert_eq!((many(1000, OF_ONE + 100), many(1001, OF_ONE + 7)), (OF_ONE, OF_ONE));
         assert_eq!(many(1002, 5), 5, "others' are written as ever");
         let rest: u64 = (2000..2020).map(|uid| many(uid, OF_ONE)).sum();
         assert_eq!(rest, OF_ALL - 2 * OF_ONE - 5);
-        assert!(
-            floods.lets_through(Some(0), hour).0 && floods.lets_through(None, hour).0,
-            "root's and the host's always are"
-        );
+        assert!(floods.lets_through(None, false, hour).0, "the host's always are");
+        assert!(floods.lets_through(Some(1000), true, hour).0, "warnings have room of their own");
         assert_eq!(floods.turn(hour), None, "the hour is not over");
-        let (is_written, told) = floods.lets_through(Some(1000), hour + HOUR_NS);
+        let (is_written, told) = floods.lets_through(Some(1000), false, hour + HOUR_NS);
         let told = told.unwrap();
         assert!(is_written && told.contains(" of user 2008, ") && told.ends_with(" and others"), "{told}");
         assert_eq!(floods.turn(hour + 2 * HOUR_NS), None, "nobody was left out");

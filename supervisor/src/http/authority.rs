@@ -95,6 +95,11 @@ impl Peer {
         !self.in_lease && (self.uid == 0 || self.is_in(&self.administrators))
     }
 
+    /// Whether its user may change everything; none of a process in a lease, which has no say about that either.
+    pub fn standing(&self) -> Option<bool> {
+        (!self.in_lease).then(|| self.administers())
+    }
+
     /// # Errors
     /// Unless the peer is root, outside of every lease.
     pub fn must_be_root(&self, what: &str) -> Result<(), ErrorBody> {

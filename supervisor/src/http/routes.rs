@@ -74,6 +74,9 @@ pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity
     if request.method == "GET" && request.path == "/metrics" {
         return answer_text(&mut stream, metrics::CONTENT_TYPE, &metrics::page(leases, identity));
     }
+    if let Some(administers) = (request.method != "GET").then(|| peer.standing()).flatten() {
+        leases.events.note_standing(peer.uid, administers);
+    }
     answer(&mut stream, route(&request, peer, leases, identity))
 }
 

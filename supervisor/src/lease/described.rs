@@ -7,7 +7,7 @@ use gpool_protocol::{Class, Mechanism, Priority, format_bytes, format_permille, 
 /// What an event about `record` is about.
 pub fn about(record: &Record, uid: Option<u32>) -> About {
     let (lease_id, container_id) = (Some(record.lease_id.clone()), Some(record.container_id.clone()));
-    About { lease_id, container_id, uid, ..About::default() }
+    About { lease_id, container_id, uid, owner_uid: Some(record.owner_uid), ..About::default() }
 }
 
 /// What to add where a cap is below what one context is taken to cost, `context_bytes`: no program of the container can
