@@ -18,6 +18,7 @@ use gpool_configuration::Audit as Configured;
 use gpool_protocol::{Event, EventKind};
 use std::collections::VecDeque;
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -44,12 +45,26 @@ pub struct Figures {
     lost: AtomicU64,
     /// Taken from [`Events`], and written or lost.
     settled: AtomicU64,
+    /// When all that there was had been written last, Unix seconds; 0 while it was not.
+    written_unix_s: AtomicU64,
 }
 
 impl Figures {
     /// Written down, and lost.
     pub fn figures(&self) -> [u64; 2] {
         [&self.written, &self.lost].map(|figure| figure.load(Ordering::Relaxed))
+    }
+
+    /// How many have happened and are neither.
+    pub fn pending(&self, events: &Events) -> u64 {
+        // First: what happens meanwhile is one more that is pending.
+        let settled = self.settled.load(Ordering::SeqCst);
+        events.offered().saturating_sub(settled)
+    }
+
+    /// When all that there was had been written last, Unix seconds, which is once a minute if nothing happens; none while it was not.
+    pub fn written_unix_s(&self) -> Option<u64> {
+        Some(self.written_unix_s.load(Ordering::Relaxed)).filter(|unix_s| *unix_s > 0)
     }
 
     /// Waits a moment until all that has happened is written.
@@ -124,12 +139,15 @@ impl Keeper {
     }
 
     fn write(&mut self, configured: &Configured, figures: &Figures) -> io::Result<()> {
+        // Before anything is written: on a full disk this makes the room for it.
+        self.forget_beyond(configured);
         let mut trail = match self.trail.take().filter(Trail::is_in_place) {
             Some(trail) => trail,
             None => Trail::open(&configured.directory)?,
         };
         // Before anything is written: what this host's clock says now may be wrong.
         self.forgotten.1.get_or_insert_with(|| trail.found_unix_ms().unwrap_or_else(clock::unix_ms));
+        self.forget_old(configured);
         self.remarks.extend(trail.take_remarks());
         self.write_remarks(&mut trail, figures)?;
         let batch: Vec<Arc<Event>> = self.pending.iter().cloned().collect();
@@ -144,9 +162,9 @@ impl Keeper {
                 "{lost} events were lost here, for which there was no room; the journal may have them"
             ));
         }
-        self.forget(&trail, configured);
         self.write_remarks(&mut trail, figures)?;
         self.tell_end(&trail, configured);
+        figures.written_unix_s.store(clock::unix_ms() / 1000, Ordering::Relaxed);
         self.trail = Some(trail);
         Ok(())
     }
@@ -161,22 +179,33 @@ impl Keeper {
         Ok(())
     }
 
-    /// Takes out what is too much and, once an hour, what is old.
-    fn forget(&mut self, trail: &Trail, configured: &Configured) {
-        let known_ms = self.forgotten.1.unwrap_or_else(clock::unix_ms);
-        let mut outcome = forget_beyond(trail.directory(), u64::from(configured.most_mib) << 20);
-        let mut why = "is beyond [audit] most_mib";
-        if outcome.as_ref().is_ok_and(Vec::is_empty) && self.forgotten.0.elapsed() >= FORGET_PERIOD {
-            let now_ms = clock::unix_ms().min(known_ms + DAY_MS).max(known_ms);
-            self.forgotten = (Instant::now(), Some(now_ms));
-            outcome = forget_old(trail.directory(), configured.keep_days, now_ms);
-            why = "is older than [audit] keep_days";
+    /// Takes out what is too much.
+    fn forget_beyond(&mut self, configured: &Configured) {
+        // The first time there may be nothing yet.
+        if configured.directory.exists() {
+            let outcome = forget_beyond(&configured.directory, u64::from(configured.most_mib) << 20);
+            self.note_forgotten(outcome, "is beyond [audit] most_mib");
         }
+    }
+
+    /// Takes out what is old, once an hour.
+    fn forget_old(&mut self, configured: &Configured) {
+        if self.forgotten.0.elapsed() < FORGET_PERIOD {
+            return;
+        }
+        let known_ms = self.forgotten.1.unwrap_or_else(clock::unix_ms);
+        let now_ms = clock::unix_ms().min(known_ms + DAY_MS).max(known_ms);
+        self.forgotten = (Instant::now(), Some(now_ms));
+        let outcome = forget_old(&configured.directory, configured.keep_days, now_ms);
+        self.note_forgotten(outcome, "is older than [audit] keep_days");
+    }
+
+    fn note_forgotten(&mut self, outcome: io::Result<Vec<PathBuf>>, why: &'static str) {
         for path in outcome.iter().flatten() {
             self.remarks.push_back(format!("took out {}, which {why}", path.display()));
         }
         let told = outcome.map_err(|error| format!("old files of the audit cannot be taken out: {error}"));
-        self.faults.note("not forgotten", &told);
+        self.faults.note(why, &told);
     }
 
     /// Says once a day what it ends with, so that it stands elsewhere too.
@@ -258,5 +287,37 @@ mod tests {
         keeper.note(unwritten(0..1, 0), &figures);
         keeper.write(&configured, &figures).unwrap();
         assert_eq!(figures.settled.load(Ordering::SeqCst), Events::UNWRITTEN as u64 + 8);
+    }
+    #[test]
+    fn what_is_too_much_goes_while_nothing_can_be_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let configured = Configured { directory: directory.to_owned(), most_mib: 1, ..Configured::default() };
+        let long = Arc::new(remark("x".repeat(1 << 20)));
+        assert!(Trail::open(directory).unwrap().write(&[long]).1.is_ok());
+        let place = |first: u64| directory.join(gpool_policy::chain::file_name(first));
+        fs::copy(place(1), place(2)).unwrap();
+        // Nothing is written where this is in the place of the newest file.
+        fs::create_dir(place(3)).unwrap();
+        let (mut keeper, figures) = (Keeper::new(), Figures::default());
+        keeper.note(unwritten(0..1, 0), &figures);
+        assert!(keeper.write(&configured, &figures).is_err() && !place(1).exists());
+        assert_eq!((keeper.pending.len(), figures.written_unix_s()), (1, None));
+    }
+
+    #[test]
+    fn what_waits_is_known_and_when_all_was_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path().join("audit");
+        fs::write(&directory, "in its place").unwrap();
+        let configured = Configured { directory: directory.clone(), ..Configured::default() };
+        let (mut keeper, figures, events) = (Keeper::new(), Figures::default(), Events::for_the_audit());
+        (0..3).for_each(|_| events.note(EventKind::LeaseGranted, crate::events::About::default(), "m".to_owned()));
+        keeper.note(events.unwritten(Duration::ZERO), &figures);
+        assert!(keeper.write(&configured, &figures).is_err());
+        assert_eq!((figures.pending(&events), figures.written_unix_s()), (3, None));
+        fs::remove_file(&directory).unwrap();
+        keeper.write(&configured, &figures).unwrap();
+        assert_eq!((figures.pending(&events), figures.written_unix_s().is_some()), (0, true));
     }
 }

@@ -1,6 +1,7 @@
 //! The trail that is written: one file until it is large, then the next one.
 
 use super::files::{files, named};
+use crate::clock;
 use gpool_policy::chain::{Link, file_name, follows, opened, sealed};
 use gpool_protocol::{AUDIT_FORM, Beginning, Event, Numbered};
 use rustix::fs::{FlockOperation, flock};
@@ -37,7 +38,7 @@ impl Trail {
     /// among its remarks, and a new file is begun then, so that what is wrong stays as it is.
     ///
     /// # Errors
-    /// It cannot be made, read or written, or its last file is something else. All is left as it is then.
+    /// It cannot be made, read or written. All is left as it is then.
     pub fn open(directory: &Path) -> io::Result<Self> {
         // Who was asked for what is for root to read; what lies beside it may be for others.
         let beside = directory
@@ -77,18 +78,18 @@ impl Trail {
         let opened_file = OpenOptions::new().append(true).read(true).open(path);
         let mut file = opened_file.map_err(|cause| named(path, &cause))?;
         let mut text = Vec::new();
-        file.read_to_end(&mut text).map_err(|cause| named(path, &cause))?;
-        let newline = |text: &[u8]| text.iter().rposition(|byte| *byte == b'\n');
-        let Some(end) = newline(&text) else { return Self::open_without(directory, path, &text) };
-        let start = newline(&text[..end]).map_or(0, |before| before + 1);
-        let last = std::str::from_utf8(&text[start..end]).ok().and_then(opened);
-        let Some((object, link)) = last else { return Err(not_ours(path)) };
-        // A file in which there is nothing but its beginning follows the one before.
-        let event = serde_json::from_str::<Numbered>(&object).ok();
-        let begins = || serde_json::from_str::<Beginning>(&object).ok().map(|it| it.begins.saturating_sub(1));
-        let number = event.as_ref().map(|it| it.sequence).or_else(begins).ok_or_else(|| not_ours(path))?;
-        let found_unix_ms = event.map(|it| it.unix_ms);
+        // A disk that gives part of it gives no more of it tomorrow.
+        if let Err(cause) = file.read_to_end(&mut text) {
+            return Self::begin_behind(directory, path, &format!("cannot be read ({cause})"));
+        }
+        let Some(end) = text.iter().rposition(|byte| *byte == b'\n') else {
+            return Self::open_without(directory, path, &text);
+        };
         let (whole, mut remarks) = (end + 1, Vec::new());
+        let Some(last) = last_of(&text[..whole]) else {
+            return Self::begin_behind(directory, path, "has no line of the audit");
+        };
+        let Last { number, link, unix_ms: found_unix_ms } = last;
         let broken = first_break(&text[..whole]);
         let is_held = flock(&file, FlockOperation::NonBlockingLockExclusive).is_err();
         if broken.is_none() && !is_held {
@@ -102,7 +103,7 @@ impl Trail {
             let (directory, path, bytes) = (directory.to_owned(), path.to_owned(), whole as u64);
             return Ok(Self { directory, file, path, bytes, link, number, found_unix_ms, remarks });
         }
-        let next = Self::begin(directory, number + 1, link, found_unix_ms.unwrap_or(0))?;
+        let next = Self::begin_after(directory, last)?;
         remarks.push(match broken {
             Some(line) => format!(
                 "line {line} of {} does not follow the one before it; gpool audit verify says more",
@@ -113,10 +114,33 @@ impl Trail {
         Ok(Self { found_unix_ms, remarks, ..next })
     }
 
+    /// Begins a file behind the last line that is there, with a name behind all others.
+    fn begin_after(directory: &Path, last: Last) -> io::Result<Self> {
+        let newest = files(directory)?.last().map_or(0, |(first, _)| *first);
+        let next = Self::begin(
+            directory,
+            last.number.max(newest) + 1,
+            last.link,
+            last.unix_ms.unwrap_or_else(clock::unix_ms),
+        )?;
+        Ok(Self { found_unix_ms: last.unix_ms, ..next })
+    }
+
+    /// Begins a file behind the last one, of which no line can be read: behind the last line of those before it.
+    fn begin_behind(directory: &Path, path: &Path, why: &str) -> io::Result<Self> {
+        let all = files(directory)?;
+        let older = all.iter().rev().filter(|(_, its)| its != path);
+        let last = older.map(|(_, its)| fs::read(its)).find_map(|text| last_of(&text.ok()?));
+        let none = Last { number: 0, link: Link::FIRST, unix_ms: None };
+        let mut next = Self::begin_after(directory, last.unwrap_or(none))?;
+        next.remarks.push(format!("{} {why}; it stays as it is, and a new file follows", path.display()));
+        Ok(next)
+    }
+
     /// Goes on without the last file, which has no whole line: it was begun in the moment of a loss of power.
     fn open_without(directory: &Path, path: &Path, text: &[u8]) -> io::Result<Self> {
         if text.len() > UNBEGUN_BYTES {
-            return Err(not_ours(path));
+            return Self::begin_behind(directory, path, "has no line of the audit");
         }
         fs::remove_file(path).map_err(|cause| named(path, &cause))?;
         let mut trail = Self::open(directory)?;
@@ -145,11 +169,6 @@ impl Trail {
     /// When the last event was that was there when it was opened.
     pub fn found_unix_ms(&self) -> Option<u64> {
         self.found_unix_ms
-    }
-
-    /// Where its files are.
-    pub fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Writes events behind each other with numbers of the trail's own, and has them on the disk. How many: all but those from the
@@ -227,9 +246,26 @@ fn first_break(text: &[u8]) -> Option<usize> {
     None
 }
 
-fn not_ours(path: &Path) -> io::Error {
-    let cause = "does not end with a line of the audit; move it away, and a new file is begun";
-    io::Error::new(io::ErrorKind::InvalidData, format!("{} {cause}", path.display()))
+/// The last line of a file that is one of the audit.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    /// Of its event, or of the one before a file in which there is nothing but its beginning.
+    number: u64,
+    link: Link,
+    /// When its event was, if it is one.
+    unix_ms: Option<u64>,
+}
+
+/// The last of the lines that are the audit's: others may stand behind it, which somebody else has written.
+fn last_of(text: &[u8]) -> Option<Last> {
+    text.rsplit(|byte| *byte == b'\n').find_map(|line| {
+        let (object, link) = opened(std::str::from_utf8(line).ok()?)?;
+        if let Ok(event) = serde_json::from_str::<Numbered>(&object) {
+            return Some(Last { number: event.sequence, link, unix_ms: Some(event.unix_ms) });
+        }
+        let beginning = serde_json::from_str::<Beginning>(&object).ok()?;
+        Some(Last { number: beginning.begins.saturating_sub(1), link, unix_ms: None })
+    })
 }
 
 #[cfg(test)]
@@ -325,12 +361,47 @@ mod tests {
         assert!(trail.take_remarks()[0].contains("no line was ever written whole"));
         write(&mut trail, &[event("e", 5)]);
         assert_eq!(numbers(directory), [1, 2, 3, 4]);
-        // What somebody else has written is not gone on from.
+    }
+
+    #[test]
+    fn what_somebody_else_has_written_stays_and_the_audit_goes_on_behind_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let mut trail = Trail::open(directory).unwrap();
+        write(&mut trail, &[event("a", 1), event("b", 2)]);
+        let path = trail.path.clone();
+        let whole = fs::read_to_string(&path).unwrap();
         drop(trail);
-        let other = "something else\n".repeat(10);
-        fs::write(&path, &other).unwrap();
-        let refused = Trail::open(directory).unwrap_err().to_string();
-        assert!(refused.contains("move it away") && fs::read_to_string(&path).unwrap() == other, "{refused}");
+        let again = |tail: &str, number: u64, remark: &str| {
+            let mut trail = Trail::open(directory).unwrap();
+            let (told, begun) = (trail.take_remarks(), trail.path.clone());
+            assert!(told.len() == 1 && told[0].contains(remark), "{told:?}");
+            assert_eq!((trail.end().unwrap().0, fs::read_to_string(&path).unwrap().as_str()), (number, tail));
+            write(&mut trail, &[event("c", 3)]);
+            drop(trail);
+            assert!(Trail::open(directory).unwrap().take_remarks().is_empty(), "it is told once");
+            begun
+        };
+        // A line behind its own, as of echo >>: the chain hangs together over the two files.
+        let stray = format!("{whole}\n");
+        fs::write(&path, &stray).unwrap();
+        let begun = again(&stray, 2, "line 4 of ");
+        assert_eq!(begun, directory.join(file_name(3)));
+        let text = fs::read_to_string(&begun).unwrap();
+        let first: Beginning = serde_json::from_str(&opened(text.lines().next().unwrap()).unwrap().0).unwrap();
+        assert_eq!(first.previous, last_of(whole.as_bytes()).unwrap().link.to_string());
+        assert_eq!(last_of(text.as_bytes()).unwrap().number, 3);
+        // Nothing but a beginning and a line behind it.
+        let only = text.lines().next().unwrap().to_owned() + "\nx\n";
+        fs::write(&begun, only).unwrap();
+        assert_eq!(again(&stray, 3, "line 2 of "), directory.join(file_name(4)));
+        // No line of the audit at all: behind the last of the file before.
+        for other in ["something else\n".repeat(10), "x".repeat(UNBEGUN_BYTES + 1)] {
+            let newest = files(directory).unwrap().pop().unwrap();
+            fs::write(&newest.1, &other).unwrap();
+            let begun = again(&stray, newest.0, "has no line of the audit");
+            assert!(begun > newest.1 && fs::read_to_string(&newest.1).unwrap() == other);
+        }
     }
 
     #[test]

@@ -117,6 +117,9 @@ families! {
         "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; while it was not since the supervisor started, when that was; absent where none is kept";
     AuditWritten Counter "gpool_audit_events_total" [] "Events written down for good since the supervisor started";
     AuditLost Counter "gpool_audit_lost_total" [] "Events that could not be, because the disk was full for too long";
+    AuditPending Gauge "gpool_audit_pending_events" [] "Events that wait to be written down: some milliseconds each, if all is well";
+    AuditWrittenAt Gauge "gpool_audit_written_timestamp_seconds" []
+        "When all events that there were had been written down last, in seconds since 1970, every minute if all is well; while they were not since the supervisor started, when that was";
     Gpus Gauge "gpool_gpus" ["state"]
         "GPUs of this host as NVML counts them, divided ones once: those that gpool serves (served), and those that it has left out since the supervisor started because NVML did not answer for them (left-out)";
     GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";

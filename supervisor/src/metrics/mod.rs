@@ -69,8 +69,8 @@ struct Moment {
     is_driver_replaced: bool,
     /// Whether the files of the configuration can be used.
     is_configuration_usable: bool,
-    /// Written down and lost; none where no audit is kept.
-    audit: Option<[u64; 2]>,
+    /// Written down, lost and pending, and when all was written last; none where no audit is kept.
+    audit: Option<([u64; 3], u64)>,
 }
 
 /// The page of this moment.
@@ -124,7 +124,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         ledger_written_unix_s: ledger_written_unix_s(leases, identity),
         is_driver_replaced: leases.replaced_driver().is_some(),
         is_configuration_usable: leases.settings.unusable().is_none(),
-        audit: leases.configuration().audit.is_kept().then(|| leases.audit.figures()),
+        audit: leases.configuration().audit.is_kept().then(|| audit(leases, identity)),
     })
 }
 
@@ -140,6 +140,13 @@ fn boards(leases: &Leases) -> [(&'static str, usize); 2] {
 fn ledger_written_unix_s(leases: &Leases, identity: &Identity) -> Option<u64> {
     let begun_unix_s = || leases.configuration().ledger.is_kept().then_some(identity.started_unix_ms / 1000);
     leases.ledger.written_unix_s().or_else(begun_unix_s)
+}
+
+/// Of one that was not written in this life, as of the ledger.
+fn audit(leases: &Leases, identity: &Identity) -> ([u64; 3], u64) {
+    let [written, lost] = leases.audit.figures();
+    let written_unix_s = leases.audit.written_unix_s().unwrap_or(identity.started_unix_ms / 1000);
+    ([written, lost, leases.audit.pending(&leases.events)], written_unix_s)
 }
 
 /// Every kind of event: what has not come up did so no time, beside which Prometheus sees the first.
@@ -267,9 +274,11 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     page.add(Family::Complaints, &[], moment.complaints as f64);
     page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
-    if let Some([written, lost]) = moment.audit {
-        page.add(Family::AuditWritten, &[], written as f64);
-        page.add(Family::AuditLost, &[], lost as f64);
+    if let Some((counts, written_unix_s)) = moment.audit {
+        for (family, count) in [Family::AuditWritten, Family::AuditLost, Family::AuditPending].into_iter().zip(counts) {
+            page.add(family, &[], count as f64);
+        }
+        page.add(Family::AuditWrittenAt, &[], written_unix_s as f64);
     }
     page.add(Family::ConfigurationUsable, &[], f64::from(u8::from(moment.is_configuration_usable)));
     page.add(Family::DriverReplaced, &[], f64::from(u8::from(moment.is_driver_replaced)));

@@ -196,7 +196,7 @@ fn moment() -> Moment {
         is_driver_replaced: true,
         is_configuration_usable: true,
         ledger_written_unix_s: Some(1_700_000_000),
-        audit: Some([17, 2]),
+        audit: Some(([17, 2, 3], 1_700_000_000)),
     }
 }
 
