@@ -7,6 +7,7 @@
 use crate::device::{Gpu, Kind, Occupancy};
 use crate::lease::{Book, Lease, Leases, Members, promised_permille};
 use crate::region::Report;
+use gpool_policy::TenantId;
 use gpool_policy::energy::{Drawn, Floor, Part};
 use gpool_shared_region::{Demand, SLOTS};
 use std::collections::{BTreeMap, BTreeSet};
@@ -46,15 +47,16 @@ impl Energy {
     /// NVML's answers of this second.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
         let gpus = leases.gpus();
+        let charged = charged(&leases.book());
         for (place, (gpu, occupancy)) in gpus.iter().zip(occupancies).enumerate() {
-            self.look_at(leases, members, (place, gpu), occupancy.as_ref());
+            self.look_at(leases, (members, &charged), (place, gpu), occupancy.as_ref());
         }
     }
 
     fn look_at(
         &mut self,
         leases: &Leases,
-        members: &Members,
+        (members, charged): (&Members, &BTreeSet<TenantId>),
         (place, gpu): (usize, &Gpu),
         occupancy: Option<&Occupancy>,
     ) {
@@ -77,7 +79,8 @@ impl Energy {
             let is_on_it = |pids: &BTreeSet<_>| pids.iter().any(|pid| occupancy.present.contains(pid));
             let has_context = members.get(&lease.tenant).is_some_and(is_on_it);
             report.read(&lease.region, SLOTS);
-            let is_at_work = report.taken().any(|(_, slot)| slot.demand() == Demand::Running);
+            let is_running = report.taken().any(|(_, slot)| slot.demand() == Demand::Running);
+            let is_at_work = is_running && !charged.contains(&lease.tenant);
             let reserved_permille = promised_permille(&lease.record);
             let Some(account) = lease.account_on(place) else { continue };
             parts.push(Part { reserved_permille, used_ns: account.take_used(), is_at_work, has_context });
@@ -90,6 +93,13 @@ impl Energy {
             account.note_energy(millijoules);
         }
     }
+}
+
+/// Those that were charged something of any of their GPUs since the last look. A process says that it has work and not where, so
+/// that these are taken to have none on the others: they rest on them, and who works there would not be charged for it.
+fn charged(book: &Book) -> BTreeSet<TenantId> {
+    let with_charges = book.leases.values().filter(|lease| lease.accounts.iter().any(|account| account.has_used()));
+    with_charges.map(|lease| lease.tenant).collect()
 }
 
 /// Keeps apart what a lease that ends has had since the last look.

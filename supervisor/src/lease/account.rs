@@ -123,6 +123,11 @@ impl GpuAccount {
         self.seen_until_us
     }
 
+    /// Whether anything was charged since [`GpuAccount::take_used`].
+    pub fn has_used(&self) -> bool {
+        self.charges.total_ns() > self.divided_ns
+    }
+
     /// What was charged since this was asked last.
     pub fn take_used(&mut self) -> u64 {
         let charged_ns = self.charges.total_ns();
@@ -213,6 +218,9 @@ mod tests {
         assert_eq!(account.standing(), GpuStanding { charged_ns: 26 * S, debt_ns: 3, seen_until_us: 0 });
         account.note(30 * S, 19 * S, 9);
         assert_eq!(account.standing().debt_ns, 0, "what it is owed is no debt");
+        assert!(account.has_used() && account.take_used() > 0 && !account.has_used());
+        account.note(31 * S, 27 * S, 0);
+        assert!(account.has_used());
     }
 
     #[test]
