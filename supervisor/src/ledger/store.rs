@@ -237,8 +237,9 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
     connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "journal_size_limit", JOURNAL_BYTES)?;
-    // What was written last may be lost with the power, and never the whole.
-    connection.pragma_update(None, "synchronous", "NORMAL")?;
+    // What is written is on the disk, also when the power goes: with NORMAL the changes would wait for the next checkpoint. Nobody
+    // waits for the disk, since a thread of its own writes, every ten seconds.
+    connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     let transaction = connection.transaction()?;
     let version: i32 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
