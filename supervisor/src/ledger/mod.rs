@@ -186,7 +186,9 @@ fn ask<A>(
     let _turn = leases.ledger.turn(is_administrator)?;
     // One that cannot be written now may be read, as it was written last.
     let opened = Reader::open(&configured.path, &configuration.rates);
-    opened.and_then(|mut reader| question(&mut reader)).map_err(|error| {
+    let answer = opened.and_then(|mut reader| question(&mut reader));
+    leases.ledger.note_read(&answer);
+    answer.map_err(|error| {
         let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
         match failed.filter(|_| error.code == ErrorCode::SupervisorFailed) {
             Some(cause) => {
@@ -245,6 +247,15 @@ impl Ledger {
                 }
                 Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             }
+        }
+    }
+
+    /// Says a line of the log when it cannot be read, and none for each try. Waits for nobody: whoever asks has waited.
+    fn note_read<A>(&self, answer: &Result<A, ErrorBody>) {
+        let is_fault = |error: &&ErrorBody| error.code == ErrorCode::SupervisorFailed;
+        let outcome = answer.as_ref().err().filter(is_fault).map_or(Ok(()), |error| Err(error.sentence()));
+        if let Ok(mut inner) = self.inner.try_lock() {
+            inner.faults.note("not read", &outcome);
         }
     }
 

@@ -6,6 +6,7 @@ use super::pricing::Pricing;
 use super::question::{BaselineQuestion, EnoughQuestion, Question, Scope};
 use super::savings;
 use super::sizes;
+use super::store::remedy;
 use super::sums;
 use super::there::Memories;
 use gpool_configuration::Rates;
@@ -126,9 +127,5 @@ impl<'a> Reader<'a> {
 }
 
 fn unreadable(cause: &rusqlite::Error) -> ErrorBody {
-    ErrorBody::new(
-        ErrorCode::SupervisorFailed,
-        format!("the ledger cannot be read: {cause}"),
-        "look at the supervisor's log",
-    )
+    ErrorBody::new(ErrorCode::SupervisorFailed, format!("the ledger cannot be read: {cause}"), remedy(cause))
 }

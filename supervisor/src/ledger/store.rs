@@ -76,7 +76,7 @@ const SINCE_3: &str = "
 ";
 
 /// What to do where SQLite says no.
-fn remedy(cause: &rusqlite::Error) -> &'static str {
+pub fn remedy(cause: &rusqlite::Error) -> &'static str {
     match cause.sqlite_error_code() {
         Some(Code::DatabaseCorrupt | Code::NotADatabase) => {
             "move it and the files beside it away, or name another file in [ledger] path: a new one is begun"
