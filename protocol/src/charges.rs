@@ -14,7 +14,7 @@ pub struct Charge {
     pub lease_id: LeaseId,
     /// Its container.
     pub container_id: ContainerId,
-    /// The sandbox and the container's name in it, of a container in a pod.
+    /// Namespace and name of its pod, of a container in one; where its engine does not say them, the sandbox and its name there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
     /// Who pays.

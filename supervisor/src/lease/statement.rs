@@ -14,7 +14,7 @@ pub struct Facts {
     pub lease_id: LeaseId,
     /// Its container's.
     pub container_id: String,
-    /// Its sandbox and its name there, of a container in a pod.
+    /// Namespace and name of its pod, of a container in one; where its engine does not say them, its sandbox and its name there.
     pub pod: Option<String>,
     /// Who pays.
     pub team: Option<String>,
@@ -42,12 +42,18 @@ pub struct Facts {
     pub cap_bytes: u64,
 }
 
+/// The namespace and the name of its pod; where its engine does not say them, the id of its sandbox and its own name in that.
+fn pod_of(record: &Record) -> Option<String> {
+    let named = record.pod.as_ref().map(|its| format!("{}/{}", its.namespace, its.pod));
+    named.or_else(|| record.in_pod.as_ref().map(|its| format!("{}/{}", its.sandbox_id, its.container_name)))
+}
+
 impl Facts {
     fn of(record: &Record) -> Self {
         Self {
             lease_id: record.lease_id.clone(),
             container_id: record.container_id.0.clone(),
-            pod: record.in_pod.as_ref().map(|pod| format!("{}/{}", pod.sandbox_id, pod.container_name)),
+            pod: pod_of(record),
             team: record.team.clone(),
             project: record.project.clone(),
             cost_center: record.cost_center.clone(),
