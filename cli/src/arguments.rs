@@ -45,14 +45,10 @@ pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 pub use reservation::ReservationVerb;
 pub use savings::SavingsOptions;
-#[cfg(test)]
-pub use scope::{ScopeOptions, SpanOptions};
 pub use sizes::SizesOptions;
 pub use stats::StatsOptions;
 pub use usage::UsageOptions;
 pub use wait::{Awaited, WaitOptions};
-#[cfg(test)]
-pub use when::When;
 
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure};

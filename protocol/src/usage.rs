@@ -1,6 +1,7 @@
 //! What was had of the GPUs over days and months: the ledger's sums.
 
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// By what the sums are kept apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,6 +25,10 @@ pub enum UsageBy {
     Gpu,
     /// The container's id.
     Container,
+    /// The namespace of its pod.
+    Namespace,
+    /// Its pod, behind the namespace and a slash.
+    Pod,
     /// The lease's id.
     Lease,
     /// Hours of UTC.
@@ -34,7 +39,7 @@ pub enum UsageBy {
 
 impl UsageBy {
     /// Every one, in the order of the help.
-    pub const ALL: [UsageBy; 12] = [
+    pub const ALL: [UsageBy; 14] = [
         UsageBy::Team,
         UsageBy::Project,
         UsageBy::CostCenter,
@@ -44,6 +49,8 @@ impl UsageBy {
         UsageBy::Mechanism,
         UsageBy::Gpu,
         UsageBy::Container,
+        UsageBy::Namespace,
+        UsageBy::Pod,
         UsageBy::Lease,
         UsageBy::Hour,
         UsageBy::Day,
@@ -69,6 +76,8 @@ impl UsageBy {
             UsageBy::Mechanism => "mechanism",
             UsageBy::Gpu => "gpu",
             UsageBy::Container => "container",
+            UsageBy::Namespace => "namespace",
+            UsageBy::Pod => "pod",
             UsageBy::Lease => "lease",
             UsageBy::Hour => "hour",
             UsageBy::Day => "day",
@@ -90,6 +99,9 @@ pub struct UsageRow {
     pub key: String,
     /// Leases that had some of it.
     pub leases: u64,
+    /// Those of them that had something of an earlier part of the time as well, from `counted_since` on.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub leases_before: u64,
     /// GPU time promised: share times time held, nanoseconds. Of a MIG instance by its compute slices, a seventh each.
     pub reserved_gpu_ns: u64,
     /// GPU time charged. Of a MIG instance none.
@@ -132,6 +144,7 @@ impl UsageRow {
     pub fn add(&mut self, other: &Self) {
         let pairs = [
             (&mut self.leases, other.leases),
+            (&mut self.leases_before, other.leases_before),
             (&mut self.reserved_gpu_ns, other.reserved_gpu_ns),
             (&mut self.used_gpu_ns, other.used_gpu_ns),
             (&mut self.burst_gpu_ns, other.burst_gpu_ns),
@@ -151,6 +164,16 @@ impl UsageRow {
         }
         self.memory_peak_bytes = self.memory_peak_bytes.max(other.memory_peak_bytes);
     }
+
+    /// Adds the figures of a later part of the time, in which each lease is counted that had nothing before.
+    fn add_later(&mut self, later: &Self) {
+        let leases = later.leases.saturating_sub(later.leases_before);
+        self.add(&Self { leases, leases_before: 0, ..later.clone() });
+    }
+}
+
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// What there was of the GPUs, and what nobody had.
@@ -180,6 +203,29 @@ pub struct UsagePool {
     pub unpriced_gpu_ns: u64,
 }
 
+impl UsagePool {
+    fn add(&mut self, other: &Self) {
+        let counts = [
+            (&mut self.gpu_ns, other.gpu_ns),
+            (&mut self.energy_millijoules, other.energy_millijoules),
+            (&mut self.cost_nanos, other.cost_nanos),
+            (&mut self.unpriced_gpu_ns, other.unpriced_gpu_ns),
+        ];
+        for (sum, more) in counts {
+            *sum = sum.saturating_add(more);
+        }
+        let left = [
+            (&mut self.unreserved_gpu_ns, other.unreserved_gpu_ns),
+            (&mut self.unused_gpu_ns, other.unused_gpu_ns),
+            (&mut self.nobodys_energy_millijoules, other.nobodys_energy_millijoules),
+            (&mut self.unpaid_cost_nanos, other.unpaid_cost_nanos),
+        ];
+        for (sum, more) in left {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
 /// The answer to `GET /v1/usage`.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
@@ -200,6 +246,26 @@ pub struct Usage {
     /// What there was; none where only some leases were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<UsagePool>,
+}
+
+impl Usage {
+    /// Adds the answer for the time behind it, asked for with `counted_since` where this one begins. Of memory the sums of parts are
+    /// less than that of the whole by the parts of a MiB second that each leaves away.
+    pub fn add_later(&mut self, later: Self) {
+        self.until_unix_s = later.until_unix_s;
+        let mut rows: BTreeMap<String, UsageRow> =
+            std::mem::take(&mut self.rows).into_iter().map(|row| (row.key.clone(), row)).collect();
+        for row in later.rows {
+            let key = row.key.clone();
+            rows.entry(key.clone()).or_insert_with(|| UsageRow { key, ..UsageRow::default() }).add_later(&row);
+        }
+        self.rows = rows.into_values().collect();
+        self.total.add_later(&later.total);
+        match (&mut self.pool, &later.pool) {
+            (Some(pool), Some(more)) => pool.add(more),
+            _ => self.pool = None,
+        }
+    }
 }
 
 #[cfg(test)]

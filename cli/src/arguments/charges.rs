@@ -48,7 +48,14 @@ pub struct Month {
     pub ends_unix_s: u64,
 }
 
-fn parse_month(text: &str) -> Result<Month, String> {
+impl Month {
+    /// From when until when, as [`super::scope::SpanOptions::unix_s`] says it: one that is not over, until now.
+    pub fn unix_s(self, now_unix_s: u64) -> (u64, Option<u64>) {
+        (self.begins_unix_s, (self.ends_unix_s <= now_unix_s).then_some(self.ends_unix_s))
+    }
+}
+
+pub(super) fn parse_month(text: &str) -> Result<Month, String> {
     let help = || "write a month of UTC, for example 2026-11".to_owned();
     let is_plain = text.len() == "2026-11".len() && text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
     let first: Date = format!("{text}-01").parse().ok().filter(|_| is_plain).ok_or_else(help)?;
@@ -73,5 +80,8 @@ mod tests {
         for text in ["2026-13", "2026-1", "2026", "11-2026", "2026-11-01", "1969-01", "", "last"] {
             assert!(parse_month(text).unwrap_err().contains("2026-11"), "{text}");
         }
+        let november = parse_month("2026-11").unwrap();
+        assert_eq!(november.unix_s(1_796_083_199), (1_793_491_200, None), "until now");
+        assert_eq!(november.unix_s(1_796_083_200), (1_793_491_200, Some(1_796_083_200)));
     }
 }

@@ -91,6 +91,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_stands_in_the_path() {
+        let scope = ScopeOptions {
+            time: SpanOptions { since: When::Ago(60), until: Some(When::At(990)) },
+            team: Some("red".into()),
+            project: None,
+            cost_center: Some(String::new()),
+            user: Some(1000),
+            gpu: None,
+        };
+        assert_eq!(scope.filters(), "&team=red&cost-center=&user=1000");
+        assert_eq!(scope.time.unix_s(1000), (940, Some(990)));
+    }
+
+    #[test]
     fn a_name_cannot_be_more_of_a_path() {
         assert_eq!(parse_plain("MIG-1/2"), Ok("MIG-1/2".to_owned()));
         assert!(parse_plain("a&team=b").is_err() && parse_plain("a b").is_err());

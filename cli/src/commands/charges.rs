@@ -2,15 +2,13 @@
 
 mod focus;
 
+use super::days::{queries, until_of};
 use crate::arguments::{ChargesFormat, ChargesOptions};
 use crate::exit::Failure;
 use crate::money::{exact, exact_micros, rounded};
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use gpool_protocol::{Charge, Charges, Client};
 use jiff::Timestamp;
-
-const DAY_S: u64 = 86_400;
-const MINUTE_S: u64 = 60;
 
 /// Prints what each lease is charged for each day on each of its GPUs.
 pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
@@ -49,35 +47,8 @@ fn ask(client: &Client, options: &ChargesOptions, now_s: u64) -> Result<Charges,
     Ok(all)
 }
 
-fn until_of(query: &str) -> Option<u64> {
-    query.split_once("&until=")?.1.parse().ok()
-}
-
 fn span(options: &ChargesOptions, now_s: u64) -> (u64, Option<u64>) {
-    match options.month {
-        // A month that is not over is asked for until now.
-        Some(month) => (month.begins_unix_s, (month.ends_unix_s <= now_s).then_some(month.ends_unix_s)),
-        None => options.scope.time.unix_s(now_s),
-    }
-}
-
-/// The days from `since` until `until`, or else until now; one question as it stands where that is no time at all, which the
-/// supervisor says.
-fn queries(since: u64, until: Option<u64>, now_s: u64) -> Vec<String> {
-    // In whole minutes, as they are answered, and not beyond this one: there is nothing yet.
-    let until = until.map(|until| until - until % MINUTE_S).filter(|until| *until <= now_s);
-    let end = until.unwrap_or(now_s.saturating_add(1));
-    let (mut begin, mut queries) = (since, Vec::new());
-    loop {
-        let next = begin - begin % DAY_S + DAY_S;
-        if next >= end {
-            let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
-            queries.push(format!("since={begin}{until}"));
-            return queries;
-        }
-        queries.push(format!("since={begin}&until={next}"));
-        begin = next;
-    }
+    options.month.map_or_else(|| options.scope.time.unix_s(now_s), |month| month.unix_s(now_s))
 }
 
 /// Who bills.
@@ -311,30 +282,5 @@ pub(super) mod tests {
         let (header, row) = drawn.split_once('\n').unwrap();
         assert_eq!(header.split(',').count(), row.lines().next().unwrap().split(',').count());
         assert!(row.contains(",EUR,2,2.5,7,8.75\n"), "{row}");
-    }
-
-    #[test]
-    fn what_is_asked_for_is_asked_for_day_by_day() {
-        let day = |number: u64| number * DAY_S;
-        assert_eq!(
-            queries(day(3) + 60, Some(day(4) + 60), day(9)),
-            ["since=259260&until=345600", "since=345600&until=345660"]
-        );
-        assert_eq!(queries(day(3), Some(day(4)), day(9)), ["since=259200&until=345600"]);
-        assert_eq!(queries(day(9), None, day(9) + 5), ["since=777600"]);
-        assert_eq!(queries(day(8) + 60, None, day(9)), ["since=691260&until=777600", "since=777600"]);
-        assert_eq!(
-            queries(day(9), Some(day(3)), day(9)),
-            ["since=777600&until=259200"],
-            "the supervisor says what is wrong"
-        );
-        let into_a_day = queries(day(3), Some(day(4) + 30), day(9));
-        assert_eq!(into_a_day, ["since=259200&until=345600"], "a part of a minute is none");
-        assert_eq!(
-            queries(day(9), Some(day(9999)), day(9) + 5),
-            ["since=777600"],
-            "of what is to come there is nothing"
-        );
-        assert_eq!(until_of("since=1&until=2"), Some(2));
     }
 }

@@ -1,12 +1,13 @@
 //! `gpool forecast`
 
+use super::days;
 use super::usage::{at, begins_later, moment};
 use crate::arguments::{ForecastOptions, Format};
 use crate::exit::{ExitStatus, Failure};
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::is_mig_instance;
 use gpool_policy::forecast::{Forecast, LEAST_WEEKS, Method, WEEK_HOURS, forecast};
-use gpool_protocol::{Client, GpuView, Usage, UsageRow, format_gpus, format_permille};
+use gpool_protocol::{Client, GpuView, Usage, UsageBy, UsageRow, format_gpus, format_permille};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -79,7 +80,7 @@ pub fn run(client: &Client, options: &ForecastOptions) -> Result<(), Failure> {
     // What is not over is no measure.
     let until_s = until_s.unwrap_or(now_s).min(now_s) / HOUR_S * HOUR_S;
     let filters = options.scope.filters();
-    let usage: Usage = client.get(&format!("/v1/usage?by=hour&since={since_s}&until={until_s}{filters}"))?;
+    let usage = days::sum(days::usage(client, (UsageBy::Hour, false), &filters, (since_s, Some(until_s)), now_s)?);
     let known = known(&usage, since_s, until_s);
     if known.hours.len() < LEAST_WEEKS * WEEK_HOURS {
         return Err(too_few(&known));

@@ -5,6 +5,7 @@ pub mod baseline;
 pub mod charges;
 pub mod completion;
 pub mod config;
+mod days;
 pub mod doctor;
 pub mod events;
 pub mod explain;

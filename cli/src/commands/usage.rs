@@ -1,28 +1,77 @@
 //! `gpool usage`
 
+use super::days;
 use crate::arguments::{Format, UsageOptions};
-use crate::exit::Failure;
+use crate::exit::{ExitStatus, Failure};
 use crate::money::{exact, rounded};
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use gpool_protocol::{Client, Usage, UsageBy, UsagePool, UsageRow, format_bytes};
 use jiff::Timestamp;
+use serde_json::Value;
 
 /// Prints who was promised what and had it.
 pub fn run(client: &Client, options: &UsageOptions) -> Result<(), Failure> {
     let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
-    let usage: Usage = client.get(&path(options, now_s))?;
+    let by = keys(&options.by)?;
+    let span = options.month.map_or_else(|| options.scope.time.unix_s(now_s), |month| month.unix_s(now_s));
+    let parts = days::usage(client, by, &options.scope.filters(), span, now_s)?;
+    let (usage, days) = match by.1 {
+        true => each_day(parts),
+        false => (days::sum(parts), Vec::new()),
+    };
     match options.format {
-        Format::Table => output::print(&render(&usage, options.by, false)),
-        Format::Wide => output::print(&render(&usage, options.by, true)),
-        Format::Json => output::print_json_of([("by", to_value(&options.by)), ("usage", to_value(&usage))]),
-        Format::Csv => output::print(&render_csv(&usage, options.by)),
+        Format::Table => output::print(&render(&usage, &days, by.0, false)),
+        Format::Wide => output::print(&render(&usage, &days, by.0, true)),
+        Format::Json => output::print_json_of([("by", by_of(&options.by)), ("usage", json_of(&usage, &days))]),
+        Format::Csv => output::print(&render_csv(&usage, &days, by.0)),
     }
 }
 
-fn path(options: &UsageOptions, now_s: u64) -> String {
-    let (since, until) = options.scope.time.unix_s(now_s);
-    let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
-    format!("/v1/usage?by={}&since={since}{until}{}", options.by.word(), options.scope.filters())
+/// By what, and whether each day is for itself.
+///
+/// # Errors
+/// Two of them that are not kept apart together.
+fn keys(by: &[UsageBy]) -> Result<(UsageBy, bool), Failure> {
+    match by {
+        [one] => Ok((*one, false)),
+        [one, UsageBy::Day] if !matches!(one, UsageBy::Hour | UsageBy::Day) => Ok((*one, true)),
+        _ => {
+            let sentence = "gpool: --by takes one word, or one and day behind it, as in --by team,day";
+            Err(Failure::Refused(ExitStatus::Usage, sentence.to_owned()))
+        }
+    }
+}
+
+/// The sum of days with the rows of each, in the order of their keys, and the day of each row.
+fn each_day(parts: Vec<Usage>) -> (Usage, Vec<String>) {
+    let day_of = |part: &Usage| moment(part.since_unix_s).get(..10).unwrap_or_default().to_owned();
+    let rows_of = |part: &Usage| part.rows.iter().cloned().map(|row| (row, day_of(part))).collect::<Vec<_>>();
+    let mut rows: Vec<(UsageRow, String)> = parts.iter().flat_map(rows_of).collect();
+    // Those of a key are in the order of their days already.
+    rows.sort_by(|one, other| one.0.key.cmp(&other.0.key));
+    let (mut usage, mut days) = (days::sum(parts), Vec::new());
+    usage.rows.clear();
+    for (row, day) in rows {
+        usage.rows.push(UsageRow { leases_before: 0, ..row });
+        days.push(day);
+    }
+    (usage, days)
+}
+
+fn by_of(by: &[UsageBy]) -> Value {
+    match by {
+        [one] => to_value(one),
+        several => to_value(&several),
+    }
+}
+
+fn json_of(usage: &Usage, days: &[String]) -> Value {
+    let mut all = to_value(usage);
+    let rows = all.get_mut("rows").and_then(Value::as_array_mut).into_iter().flatten();
+    for (row, day) in rows.zip(days) {
+        row["day"] = day.as_str().into();
+    }
+    all
 }
 
 /// Hours of GPU time.
@@ -43,7 +92,7 @@ pub fn gib_hours(mib_s: u64) -> String {
 }
 
 /// A table in hours. Where it is about all leases, what nobody had stands below them, and all there was.
-fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
+fn render(usage: &Usage, days: &[String], by: UsageBy, is_wide: bool) -> String {
     let name = match by {
         UsageBy::Team => "TEAM",
         UsageBy::Project => "PROJECT",
@@ -54,11 +103,15 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
         UsageBy::Mechanism => "MECHANISM",
         UsageBy::Gpu => "GPU",
         UsageBy::Container => "CONTAINER",
+        UsageBy::Namespace => "NAMESPACE",
+        UsageBy::Pod => "POD",
         UsageBy::Lease => "LEASE",
         UsageBy::Hour => "HOUR",
         UsageBy::Day => "DAY",
     };
-    let mut columns: Vec<Column> = vec![text(name), figure("LEASES"), figure("RESERVED h"), figure("USED h")];
+    let mut columns: Vec<Column> = vec![text(name)];
+    columns.extend((!days.is_empty()).then(|| text("DAY")));
+    columns.extend([figure("LEASES"), figure("RESERVED h"), figure("USED h")]);
     columns.extend([figure("BURST h"), figure("LENT h"), figure("IDLE h"), figure("CAP GiB h")]);
     let has_costs = usage.currency.is_some();
     if has_costs {
@@ -72,8 +125,13 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
         let memory = [figure("MEMORY GiB h"), figure("NEEDED GiB h"), figure("PEAK")];
         columns.extend(memory.into_iter().chain([figure("UNWATCHED h"), figure("ENERGY kWh")]));
     }
-    let cells = |key: &str, row: &UsageRow| {
-        let mut cells = vec![key.to_owned(), row.leases.to_string()];
+    let named = |key: &str, day: &str| {
+        let day = (!days.is_empty()).then(|| day.to_owned());
+        std::iter::once(key.to_owned()).chain(day).collect::<Vec<_>>()
+    };
+    let cells = |key: &str, day: &str, row: &UsageRow| {
+        let mut cells = named(key, day);
+        cells.push(row.leases.to_string());
         let times = [row.reserved_gpu_ns, row.used_gpu_ns, row.burst_gpu_ns, row.lent_gpu_ns, row.idle_gpu_ns];
         cells.extend(times.map(hours));
         cells.push(gib_hours(row.memory_cap_mib_s));
@@ -99,12 +157,15 @@ fn render(usage: &Usage, by: UsageBy, is_wide: bool) -> String {
         cells.into_iter().chain(std::iter::repeat_n("-".to_owned(), left)).collect::<Vec<_>>()
     };
     let called = |row: &UsageRow| if row.key.is_empty() { "-".to_owned() } else { row.key.clone() };
-    let mut rows: Vec<Vec<String>> = usage.rows.iter().map(|row| cells(&called(row), row)).collect();
-    rows.push(cells("(all leases)", &usage.total));
+    let of_days = days.iter().map(String::as_str).chain(std::iter::repeat(""));
+    let mut rows: Vec<Vec<String>> =
+        usage.rows.iter().zip(of_days).map(|(row, day)| cells(&called(row), day, row)).collect();
+    rows.push(cells("(all leases)", "-", &usage.total));
     if let Some(pool) = &usage.pool {
         let UsagePool { gpu_ns, unreserved_gpu_ns, unused_gpu_ns, cost_nanos, unpaid_cost_nanos, .. } = pool;
         let line = |name: &str, times: [i128; 2], nanos: i128, millijoules: i128| {
-            let mut cells = vec![name.to_owned(), "-".to_owned(), hours(times[0]), hours(times[1])];
+            let mut cells = named(name, "-");
+            cells.extend(["-".to_owned(), hours(times[0]), hours(times[1])]);
             if has_costs {
                 cells.extend(std::iter::repeat_n("-".to_owned(), 4).chain([rounded(nanos)]));
             }
@@ -156,7 +217,7 @@ pub fn at(unix_s: u64) -> Timestamp {
     i64::try_from(unix_s).ok().and_then(|s| Timestamp::from_second(s).ok()).unwrap_or(Timestamp::MAX)
 }
 
-fn render_csv(usage: &Usage, by: UsageBy) -> String {
+fn render_csv(usage: &Usage, days: &[String], by: UsageBy) -> String {
     const FIGURES: [&str; 13] = [
         "leases",
         "reserved_gpu_ns",
@@ -173,8 +234,9 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
         "energy_millijoules",
     ];
     const COSTS: [&str; 3] = ["currency", "cost", "unpriced_gpu_ns"];
-    let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(FIGURES).chain(COSTS).collect();
-    let row = |row: &UsageRow| {
+    let day = (!days.is_empty()).then_some("day");
+    let header: Vec<&str> = ["since", "until", by.word()].into_iter().chain(day).chain(FIGURES).chain(COSTS).collect();
+    let row = |(place, row): (usize, &UsageRow)| {
         let figures = [
             row.leases,
             row.reserved_gpu_ns,
@@ -193,15 +255,19 @@ fn render_csv(usage: &Usage, by: UsageBy) -> String {
         let first = [moment(usage.since_unix_s), moment(usage.until_unix_s), row.key.clone()];
         let costs =
             [usage.currency.clone().unwrap_or_default(), exact(row.cost_nanos), row.unpriced_gpu_ns.to_string()];
-        first.into_iter().chain(figures.map(|figure| figure.to_string())).chain(costs).collect()
+        first
+            .into_iter()
+            .chain(days.get(place).cloned())
+            .chain(figures.map(|figure| figure.to_string()))
+            .chain(costs)
+            .collect()
     };
-    csv(&header, usage.rows.iter().map(row))
+    csv(&header, usage.rows.iter().enumerate().map(row))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::arguments::{ScopeOptions, SpanOptions, When};
 
     const H: u64 = 3_600_000_000_000;
 
@@ -236,7 +302,7 @@ mod tests {
 
     #[test]
     fn a_table_ties_out_to_the_eye() {
-        let drawn = render(&sample(), UsageBy::Team, false);
+        let drawn = render(&sample(), &[], UsageBy::Team, false);
         let lines: Vec<Vec<&str>> = drawn.lines().map(|line| line.split_whitespace().collect()).collect();
         assert_eq!(lines[1], ["-", "1", "0.500", "0.000", "0.000", "0.000", "0.500", "0.000"]);
         assert_eq!(lines[2], ["red", "2", "3.000", "4.000", "1.000", "0.000", "0.000", "4.000"]);
@@ -246,7 +312,10 @@ mod tests {
         assert!(!drawn.contains("UNMETERED"));
         let mut mig = sample();
         mig.total.unmetered_gpu_ns = H;
-        assert!(render(&mig, UsageBy::Team, false).contains("UNMETERED h"), "where it is part of the sum it is shown");
+        assert!(
+            render(&mig, &[], UsageBy::Team, false).contains("UNMETERED h"),
+            "where it is part of the sum it is shown"
+        );
         assert!(drawn.ends_with("The ledger begins 2026-11-01T01:00:00Z.\n"), "{drawn}");
         assert_eq!((hours(-5i64 * 3_600_000_000), hours(1u64)), ("-0.004".to_owned(), "0.000".to_owned()));
     }
@@ -258,18 +327,18 @@ mod tests {
         (usage.rows[1].cost_nanos, usage.total.cost_nanos) = (10_000_000_000, 11_250_000_000);
         let pool = usage.pool.as_mut().unwrap();
         (pool.cost_nanos, pool.unpaid_cost_nanos) = (25_000_000_000, 13_750_000_000);
-        let drawn = render(&usage, UsageBy::Team, false);
+        let drawn = render(&usage, &[], UsageBy::Team, false);
         let last = |line: usize| drawn.lines().nth(line).unwrap().split_whitespace().last().unwrap().to_owned();
         assert_eq!([0, 2, 3, 4, 5].map(last), ["COST", "10.00", "11.25", "13.75", "25.00"]);
         assert!(drawn.contains("Costs are in EUR.\n"), "{drawn}");
         usage.total.unpriced_gpu_ns = H;
-        assert!(render(&usage, UsageBy::Team, true).contains("no price for 1.000 h of leases"));
-        assert!(render_csv(&usage, UsageBy::Team).lines().nth(2).unwrap().ends_with(",EUR,10,0"));
+        assert!(render(&usage, &[], UsageBy::Team, true).contains("no price for 1.000 h of leases"));
+        assert!(render_csv(&usage, &[], UsageBy::Team).lines().nth(2).unwrap().ends_with(",EUR,10,0"));
     }
 
     #[test]
     fn csv_has_whole_nanoseconds_and_the_time_in_each_row() {
-        let drawn = render_csv(&sample(), UsageBy::Team);
+        let drawn = render_csv(&sample(), &[], UsageBy::Team);
         let lines: Vec<&str> = drawn.lines().collect();
         assert!(lines[0].starts_with("since,until,team,leases,reserved_gpu_ns,used_gpu_ns"));
         assert!(lines[2].starts_with("2026-11-01T00:00:00Z,2026-11-01T10:00:00Z,red,2,10800000000000,14400000000000,"));
@@ -277,19 +346,26 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_stands_in_the_path() {
-        let options = UsageOptions {
-            by: UsageBy::Day,
-            scope: ScopeOptions {
-                time: SpanOptions { since: When::Ago(60), until: Some(When::At(990)) },
-                team: Some("red".into()),
-                project: None,
-                cost_center: Some(String::new()),
-                user: Some(1000),
-                gpu: None,
-            },
-            format: Format::Table,
-        };
-        assert_eq!(path(&options, 1000), "/v1/usage?by=day&since=940&until=990&team=red&cost-center=&user=1000");
+    fn with_day_behind_it_each_day_is_for_itself_and_the_sum_is_of_all() {
+        assert!(matches!(keys(&[UsageBy::Team, UsageBy::Day]), Ok((UsageBy::Team, true))));
+        assert!(matches!(keys(&[UsageBy::Day]), Ok((UsageBy::Day, false))));
+        for wrong in [&[UsageBy::Team, UsageBy::User][..], &[UsageBy::Hour, UsageBy::Day], &[]] {
+            assert!(matches!(keys(wrong), Err(Failure::Refused(ExitStatus::Usage, _))), "{wrong:?}");
+        }
+        let (first, mut second) = (sample(), sample());
+        second.since_unix_s += 86_400;
+        (second.rows[1].leases_before, second.total.leases_before) = (2, 3);
+        let (usage, days) = each_day(vec![first, second]);
+        assert_eq!(days, ["2026-11-01", "2026-11-02", "2026-11-01", "2026-11-02"]);
+        let drawn = render(&usage, &days, UsageBy::Team, false);
+        let lines: Vec<Vec<&str>> = drawn.lines().map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(lines[0][..3], ["TEAM", "DAY", "LEASES"]);
+        assert_eq!(lines[4][..4], ["red", "2026-11-02", "2", "3.000"]);
+        assert_eq!(lines[5][..5], ["(all", "leases)", "-", "3", "7.000"], "a lease of both days is one");
+        assert_eq!(lines[7][..5], ["(all", "GPUs)", "-", "-", "20.000"]);
+        let csv = render_csv(&usage, &days, UsageBy::Team);
+        assert!(csv.starts_with("since,until,team,day,leases,") && csv.contains(",red,2026-11-02,2,"), "{csv}");
+        assert_eq!(json_of(&usage, &days)["rows"][3]["day"], "2026-11-02");
+        assert_eq!(by_of(&[UsageBy::Team, UsageBy::Day]), serde_json::json!(["team", "day"]));
     }
 }

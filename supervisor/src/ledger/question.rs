@@ -48,6 +48,8 @@ impl Scope {
 pub struct Question {
     /// By what they are kept apart.
     pub by: UsageBy,
+    /// From when on leases were counted by who asks for one part of a time after another, Unix seconds, where a minute begins.
+    pub counted_since_unix_s: Option<u64>,
     /// Of what.
     pub scope: Scope,
 }
@@ -59,13 +61,14 @@ impl Question {
     /// # Errors
     /// Names the parameter and what it may be.
     pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
-        let mut by = UsageBy::Team;
-        let words = Words { by: &UsageBy::ALL, leases: OF_LEASES, others: ", and by" };
+        let (mut by, mut counted_since_unix_s) = (UsageBy::Team, None);
+        let words = Words { by: &UsageBy::ALL, leases: OF_LEASES, others: ", and by, and counted_since" };
         let scope = Scope::read_with(query, now_unix_s, words, |name, value| match name {
             "by" => UsageBy::of(value).map(|word| by = word),
+            "counted_since" => seconds(value).map(|unix_s| counted_since_unix_s = Some(minute(unix_s))),
             _ => None,
         })?;
-        Ok(Self { by, scope })
+        Ok(Self { by, counted_since_unix_s, scope })
     }
 }
 
@@ -169,11 +172,10 @@ impl Scope {
         let (mut since_unix_s, mut until_unix_s) = (None, None);
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let seconds = || value.parse::<u64>().ok().filter(|seconds| *seconds <= LAST_S);
             let wrong = || wrong(words, name, value);
             match name {
-                "since" => since_unix_s = Some(seconds().ok_or_else(wrong)?),
-                "until" => until_unix_s = Some(seconds().ok_or_else(wrong)?),
+                "since" => since_unix_s = Some(seconds(value).ok_or_else(wrong)?),
+                "until" => until_unix_s = Some(seconds(value).ok_or_else(wrong)?),
                 "team" | "project" | "cost-center" if words.leases.is_empty() => return Err(wrong()),
                 "team" => scope.team = Some(value.to_owned()),
                 "project" => scope.project = Some(value.to_owned()),
@@ -183,7 +185,6 @@ impl Scope {
                 _ => other(name, value).ok_or_else(wrong)?,
             }
         }
-        let minute = |unix_s: u64| unix_s - unix_s % MINUTE_S;
         // This minute is in it, and where a bill ends the next one begins.
         scope.until_unix_s = until_unix_s.map_or(minute(now_unix_s) + MINUTE_S, minute);
         scope.since_unix_s = minute(since_unix_s.unwrap_or(scope.until_unix_s.saturating_sub(DAY_S)));
@@ -196,6 +197,16 @@ impl Scope {
     }
 }
 
+/// Seconds of Unix time that SQLite can count.
+fn seconds(value: &str) -> Option<u64> {
+    value.parse().ok().filter(|seconds| *seconds <= LAST_S)
+}
+
+/// Where the minute of a moment begins.
+fn minute(unix_s: u64) -> u64 {
+    unix_s - unix_s % MINUTE_S
+}
+
 /// A moment of Unix time.
 pub fn moment(unix_s: u64) -> Timestamp {
     i64::try_from(unix_s).ok().and_then(|unix_s| Timestamp::from_second(unix_s).ok()).unwrap_or(Timestamp::MAX)
@@ -206,7 +217,7 @@ fn wrong(words: Words, name: &str, value: &str) -> ErrorBody {
     let remedy = match name {
         "by" if !by.is_empty() => format!("write one of {}", by.join(", ")),
         "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
-        "since" | "until" => "write seconds since 1970".to_owned(),
+        "since" | "until" | "counted_since" => "write seconds since 1970".to_owned(),
         "user" => "write the number of a user".to_owned(),
         _ => format!("write since, until,{} user or gpu{}", words.leases, words.others),
     };

@@ -21,6 +21,8 @@ pub const ROWS: usize = 10_000;
 const PATIENCE: Duration = Duration::from_secs(7);
 /// After so many steps of SQLite's machine it is looked at the clock.
 const STEPS: i32 = 100_000;
+/// What to do where it takes longer: all lines of the time are looked at, whosever they are.
+const SLOW: &str = "ask for less time";
 
 /// A ledger that is only read, and what it is priced by.
 #[derive(Debug)]
@@ -48,7 +50,7 @@ impl<'a> Reader<'a> {
     pub fn usage(&mut self, question: &Question) -> Result<Usage, ErrorBody> {
         let remedy = "ask for less time, for one team, or by something else";
         let sums = |all: &Connection, pricing: Option<Pricing>| sums::sums(all, question, pricing);
-        let mut usage = self.answer(sums, |usage| usage.rows.len(), remedy)?;
+        let mut usage = self.answer(sums, |usage| usage.rows.len(), (remedy, SLOW))?;
         usage.currency = self.currency();
         Ok(usage)
     }
@@ -61,7 +63,8 @@ impl<'a> Reader<'a> {
         let begins = super::question::moment(scope.since_unix_s);
         let remedy = format!("from {begins} on ask for less of the day, with since and until, or for one team");
         let rows = |all: &Connection, pricing: Option<Pricing>| charges::charges(all, scope, pricing);
-        let mut charges = self.answer(rows, |all| all.rows.len(), &remedy)?;
+        let slow = format!("from {begins} on ask for less of the day, with since and until");
+        let mut charges = self.answer(rows, |all| all.rows.len(), (&remedy, &slow))?;
         charges.currency = self.currency();
         Ok(charges)
     }
@@ -73,7 +76,7 @@ impl<'a> Reader<'a> {
     pub fn savings(&mut self, question: &EnoughQuestion, memories: &Memories) -> Result<Savings, ErrorBody> {
         let remedy = "ask for less time, or for one team";
         let add_up = |all: &Connection, _: Option<Pricing>| savings::savings(all, question, memories);
-        self.answer(add_up, |savings| savings.owners.len(), remedy)
+        self.answer(add_up, |savings| savings.owners.len(), (remedy, SLOW))
     }
 
     /// What would have been enough of what leases asked for; `memories` is what the GPUs have that are there.
@@ -85,7 +88,7 @@ impl<'a> Reader<'a> {
         let rows = |(sizes, containers): &(Sizes, usize)| {
             if *containers > sizes::CONTAINERS { *containers } else { sizes.rows.len() }
         };
-        self.answer(add_up, rows, "ask for less time, for one team, or by team").map(|(sizes, _)| sizes)
+        self.answer(add_up, rows, ("ask for less time, for one team, or by team", SLOW)).map(|(sizes, _)| sizes)
     }
 
     /// What those used who have no lease; `memories` is what the GPUs have that are there.
@@ -94,32 +97,34 @@ impl<'a> Reader<'a> {
     /// As [`Reader::usage`].
     pub fn baseline(&mut self, question: &BaselineQuestion, memories: &Memories) -> Result<Baseline, ErrorBody> {
         let add_up = |all: &Connection, _: Option<Pricing>| baseline::baseline(all, question, memories);
-        self.answer(add_up, |baseline| baseline.users.len(), "ask for less time, for one user or for one GPU")
+        let remedy = "ask for less time, for one user or for one GPU";
+        self.answer(add_up, |baseline| baseline.users.len(), (remedy, SLOW))
     }
 
     fn currency(&self) -> Option<String> {
         (!self.rates.is_empty()).then(|| self.rates.currency.0.clone())
     }
 
-    /// In one transaction: what is written meanwhile is in none of the sums.
+    /// In one transaction: what is written meanwhile is in none of the sums. The remedies are for too many rows, and for too long a
+    /// time.
     fn answer<A>(
         &mut self,
         add_up: impl FnOnce(&Connection, Option<Pricing>) -> rusqlite::Result<A>,
         rows: impl FnOnce(&A) -> usize,
-        remedy: &str,
+        (fewer, faster): (&str, &str),
     ) -> Result<A, ErrorBody> {
         let deadline = Instant::now() + PATIENCE;
         let watched = self.connection.progress_handler(STEPS, Some(move || Instant::now() > deadline));
-        let narrower = |message: String| ErrorBody::new(ErrorCode::MessageInvalid, message, remedy);
+        let narrower = |message: String, remedy| ErrorBody::new(ErrorCode::MessageInvalid, message, remedy);
         let pricing = Pricing::new(self.rates);
         let summed = watched.and_then(|()| self.connection.transaction()).and_then(|all| add_up(&all, pricing));
         match summed {
-            Ok(answer) if rows(&answer) > ROWS => Err(narrower(format!("that is more than {ROWS} rows"))),
+            Ok(answer) if rows(&answer) > ROWS => Err(narrower(format!("that is more than {ROWS} rows"), fewer)),
             Ok(answer) => Ok(answer),
             Err(rusqlite::Error::SqliteFailure(error, _))
                 if error.code == rusqlite::ErrorCode::OperationInterrupted =>
             {
-                Err(narrower(format!("adding that up takes longer than {} s", PATIENCE.as_secs())))
+                Err(narrower(format!("adding that up takes longer than {} s", PATIENCE.as_secs()), faster))
             }
             Err(cause) => Err(unreadable(&cause)),
         }

@@ -7,7 +7,7 @@ use super::question::{Question, Scope, moment};
 use super::reader::ROWS;
 use super::retention::DAY_S;
 use gpool_protocol::{Usage, UsageBy, UsagePool, UsageRow};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, Row, Statement, params};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
@@ -16,6 +16,7 @@ use std::ops::ControlFlow;
 pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pricing>) -> rusqlite::Result<Usage> {
     let (by, scope) = (question.by, &question.scope);
     let gpus = gpus(connection, scope)?;
+    let mut before = Before::of(connection, question)?;
     let (mut lease, mut leases) = (connection.prepare(&name_of_lease(by))?, Leases::new());
     let stretch_s = match by {
         UsageBy::Hour => Some(HOUR_S),
@@ -32,7 +33,7 @@ pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pr
         let Some(Some(its)) = leases.get(&line.of.0) else { return Ok(ControlFlow::Continue(())) };
         let of_line = stretch_s.map_or(0, |seconds| line.slot_unix_s - line.slot_unix_s % seconds);
         if of_line != stretch {
-            flush(&mut rows, by, stretch, std::mem::take(&mut sums), (&leases, &gpus));
+            flush(&mut rows, (by, stretch), std::mem::take(&mut sums), (&leases, &gpus), &mut before)?;
             stretch = of_line;
         }
         let sum: &mut (Amounts, Cost) = sums.entry(line.of).or_default();
@@ -47,12 +48,16 @@ pub fn sums(connection: &Connection, question: &Question, mut pricing: Option<Pr
     if names.len() > ROWS {
         rows.extend(std::mem::take(&mut names).into_iter().map(|name| (name, UsageRow::default())));
     }
-    flush(&mut rows, by, stretch, sums, (&leases, &gpus));
+    flush(&mut rows, (by, stretch), sums, (&leases, &gpus), &mut before)?;
     let rows: Vec<UsageRow> = rows.into_values().collect();
     let mut total = UsageRow::default();
     rows.iter().for_each(|row| total.add(row));
     // One lease may be in several rows.
     total.leases = total_leases.len() as u64;
+    total.leases_before = 0;
+    for lease in &total_leases {
+        total.leases_before += u64::from(before.had(*lease, None, 0)?);
+    }
     let pool = pool(connection, scope, &gpus, &total, pricing.as_ref())?;
     Ok(Usage {
         since_unix_s: scope.since_unix_s,
@@ -117,17 +122,41 @@ fn named(row: &Row<'_>) -> rusqlite::Result<Named> {
     Ok(Named { name: row.get(0)?, memory: Memory::of(row.get(1)?, row.get(2)?), team: row.get(3)? })
 }
 
+/// Which leases had something between the time from when on they are counted and the one that is asked for.
+struct Before<'c>(Option<(Statement<'c>, [i64; 2], Option<String>)>);
+
+impl<'c> Before<'c> {
+    fn of(connection: &'c Connection, question: &Question) -> rusqlite::Result<Self> {
+        let scope = &question.scope;
+        let Some(since) = question.counted_since_unix_s.filter(|since| *since < scope.since_unix_s) else {
+            return Ok(Self(None));
+        };
+        // Answered by the index of lines by lease, whose entries are in the order of time.
+        let query = connection.prepare(
+            "SELECT EXISTS (SELECT 1 FROM line WHERE lease = ?1 AND slot >= ?2 AND slot < ?3 AND (?4 IS NULL OR gpu = ?4)
+             AND (?5 IS NULL OR gpu IN (SELECT id FROM gpu WHERE substr(uuid, 1, length(?5)) = ?5)))",
+        )?;
+        Ok(Self(Some((query, [since, scope.since_unix_s].map(u64::cast_signed), scope.gpu.clone()))))
+    }
+
+    /// Whether that one did, on that GPU or on any that is asked for, and not before `from_unix_s`.
+    fn had(&mut self, lease: i64, gpu: Option<i64>, from_unix_s: u64) -> rusqlite::Result<bool> {
+        let Some((query, [since, until], of_gpus)) = &mut self.0 else { return Ok(false) };
+        query.query_row(params![lease, from_unix_s.cast_signed().max(*since), *until, gpu, &*of_gpus], |row| row.get(0))
+    }
+}
+
 /// Puts the sums of a stretch of time into the rows that they belong to.
 fn flush(
     rows: &mut BTreeMap<String, UsageRow>,
-    by: UsageBy,
-    stretch_unix_s: u64,
+    (by, stretch_unix_s): (UsageBy, u64),
     sums: Sums,
     (leases, gpus): (&Leases, &Gpus),
-) {
+    before: &mut Before<'_>,
+) -> rusqlite::Result<()> {
     let mut counted = BTreeSet::new();
-    for ((lease, gpu), (amounts, cost)) in sums {
-        let (Some(Some(its)), Some(gpu)) = (leases.get(&lease), gpus.get(&gpu)) else {
+    for ((lease, number), (amounts, cost)) in sums {
+        let (Some(Some(its)), Some(gpu)) = (leases.get(&lease), gpus.get(&number)) else {
             continue;
         };
         let key = match by {
@@ -137,9 +166,12 @@ fn flush(
             _ => its.name.clone(),
         };
         let is_new = counted.insert((key.clone(), lease));
-        let row = row_of(&key, is_new, (&amounts, &cost), its.memory, gpu);
+        let mut row = row_of(&key, is_new, (&amounts, &cost), its.memory, gpu);
+        let of_gpu = (by == UsageBy::Gpu).then_some(number);
+        row.leases_before = (is_new && before.had(lease, of_gpu, stretch_unix_s)?).into();
         rows.entry(key.clone()).or_insert_with(|| UsageRow { key, ..UsageRow::default() }).add(&row);
     }
+    Ok(())
 }
 
 fn row_of(
@@ -160,6 +192,7 @@ fn row_of(
     UsageRow {
         key: key.to_owned(),
         leases: is_new.into(),
+        leases_before: 0,
         reserved_gpu_ns: within + lent + idle + unmetered,
         used_gpu_ns: within + burst,
         burst_gpu_ns: burst,

@@ -1,6 +1,7 @@
 mod baseline;
 mod bill;
 mod energy;
+mod parts;
 mod savings;
 mod sizes;
 mod spent;
