@@ -86,7 +86,7 @@ pub use reserved::Kept;
 pub use spill::unspilled_bytes;
 #[cfg(test)]
 pub use statement::End;
-pub use statement::{GpuStatement, Statement, kib_s, statements};
+pub use statement::{Facts, GpuStatement, Statement, kib_s, statements};
 pub use suspended::{SuspensionRecord, notices, wants};
 pub use takeover::{take_over, take_over_stranded};
 pub use trial::of_nobody;

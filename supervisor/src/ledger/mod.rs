@@ -16,6 +16,7 @@ mod sizes;
 mod spent;
 mod store;
 mod sums;
+mod teams;
 #[cfg(test)]
 mod tests;
 mod there;
@@ -38,6 +39,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
+use teams::Teams;
 use there::Memories;
 use unleased::Unwritten;
 
@@ -69,6 +71,8 @@ pub struct Ledger {
     spent: Mutex<Option<Arc<Spent>>>,
     /// Until when that is, CLOCK_MONOTONIC.
     spent_until_ns: AtomicU64,
+    /// What teams were promised and had in this life. Held by nobody who waits.
+    teams: Mutex<Teams>,
 }
 
 #[derive(Debug, Default)]
@@ -224,6 +228,11 @@ impl Ledger {
         self.spent_now().clone()
     }
 
+    /// What each team was promised and had since the supervisor started, nanoseconds.
+    pub fn teams(&self) -> Vec<(String, [u64; 2])> {
+        self.teams.lock().unwrap_or_else(PoisonError::into_inner).figures()
+    }
+
     /// Until when that is, CLOCK_MONOTONIC.
     pub fn spent_until_ns(&self) -> u64 {
         self.spent_until_ns.load(Ordering::Relaxed)
@@ -319,6 +328,7 @@ impl Inner {
             Arc::make_mut(spent).note(&batch, (&facts, product));
             leases.ledger.spent_until_ns.store(moment.now_ns, Ordering::Relaxed);
         }
+        leases.ledger.teams.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, (&facts, product));
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();
         }

@@ -5,7 +5,7 @@ use super::lines;
 use super::question::Scope;
 use super::retention::DAY_S;
 use super::store::GpuFacts;
-use crate::lease::Holder;
+use crate::lease::{Facts, Holder};
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
@@ -53,16 +53,9 @@ impl Spent {
     }
 
     /// Adds what has just been written; `gpus` are those that are there.
-    pub fn note(&mut self, batch: &Batch<'_>, (gpus, product): (&[GpuFacts], &str)) {
-        let of: HashMap<&LeaseId, _> =
-            batch.leases.iter().map(|statement| (&statement.facts.lease_id, &statement.facts)).collect();
-        let slices: HashMap<&GpuUuid, (u8, u8)> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.slices)).collect();
-        for (key, amounts) in &batch.lines {
-            let Some(facts) = of.get(&key.lease) else { continue };
-            let (slices, of_slices) =
-                (slices.get(&key.gpu).copied()).unwrap_or_else(|| super::parts(product, facts.mig_profile.as_deref()));
-            let ns = i128::from(promised_ns(amounts)) * i128::from(slices) / i128::from(of_slices.max(1));
-            self.add(&Holder::both(facts.team.as_deref(), facts.uid), key.when.slot.0, ns);
+    pub fn note(&mut self, batch: &Batch<'_>, gpus: (&[GpuFacts], &str)) {
+        for its in of_leases(batch, gpus) {
+            self.add(&Holder::both(its.facts.team.as_deref(), its.facts.uid), its.slot_unix_s, its.promised_ns());
         }
         for days in self.by_holder.values_mut().chain(self.without_team.values_mut()) {
             while days.len() > KEPT {
@@ -118,8 +111,44 @@ pub fn first_day(unix_s: u64) -> u64 {
     (unix_s / DAY_S).saturating_sub(DAYS)
 }
 
-/// Of its share: what it used of that, what others had and what nobody had.
-fn promised_ns(amounts: &Written) -> i64 {
-    let parts = [amounts.within_ns, amounts.lent_ns, amounts.idle_ns, amounts.unmetered_ns];
-    parts.into_iter().fold(0, i64::saturating_add)
+/// What is written of a lease on one GPU in a minute.
+pub struct OfLease<'b> {
+    /// The lease.
+    pub facts: &'b Facts,
+    /// What it had.
+    pub amounts: &'b Written,
+    slot_unix_s: u64,
+    /// What the GPU or instance is of a whole one.
+    slices: (u8, u8),
+}
+
+impl OfLease<'_> {
+    /// An instance counts by its part of a GPU.
+    pub fn part_of(&self, ns: i64) -> i128 {
+        let (slices, of_slices) = self.slices;
+        i128::from(ns) * i128::from(slices) / i128::from(of_slices.max(1))
+    }
+
+    /// Of its share: what it used of that, what others had and what nobody had.
+    pub fn promised_ns(&self) -> i128 {
+        let its = self.amounts;
+        let parts = [its.within_ns, its.lent_ns, its.idle_ns, its.unmetered_ns];
+        self.part_of(parts.into_iter().fold(0, i64::saturating_add))
+    }
+}
+
+/// All of that; `gpus` are those that are there, and the model of the others.
+pub fn of_leases<'b>(
+    batch: &'b Batch<'_>,
+    (gpus, product): (&'b [GpuFacts], &'b str),
+) -> impl Iterator<Item = OfLease<'b>> {
+    let of: HashMap<&LeaseId, &Facts> =
+        batch.leases.iter().map(|statement| (&statement.facts.lease_id, &statement.facts)).collect();
+    let slices: HashMap<&GpuUuid, (u8, u8)> = gpus.iter().map(|gpu| (&gpu.uuid, gpu.slices)).collect();
+    batch.lines.iter().filter_map(move |(key, amounts)| {
+        let facts = *of.get(&key.lease)?;
+        let its = slices.get(&key.gpu).copied();
+        let slices = its.unwrap_or_else(|| super::parts(product, facts.mig_profile.as_deref()));
+        Some(OfLease { facts, amounts, slot_unix_s: key.when.slot.0, slices })
+    })
 }

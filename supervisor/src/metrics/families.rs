@@ -115,6 +115,10 @@ families! {
         "1 while the driver's libraries are of another version than its kernel module, so that no container is started";
     LedgerWritten Gauge "gpool_ledger_written_timestamp_seconds" []
         "When the ledger was written last, in seconds since 1970, every ten seconds if all is well; while it was not since the supervisor started, when that was; absent where none is kept";
+    TeamReserved Counter "gpool_team_reserved_seconds_total" ["team"]
+        "GPU time that a team's leases were promised since the supervisor started, by what is written down every ten seconds, an instance by its part of a GPU; of leases without a team under an empty name, and of all beyond 256 teams under (others)";
+    TeamUsed Counter "gpool_team_used_seconds_total" ["team"]
+        "GPU time that they were charged, likewise";
     AuditWritten Counter "gpool_audit_events_total" [] "Events written down for good since the supervisor started";
     AuditLost Counter "gpool_audit_lost_total" [] "Events that could not be, because the disk was full for too long";
     AuditPending Gauge "gpool_audit_pending_events" [] "Events that wait to be written down: some milliseconds each, if all is well";

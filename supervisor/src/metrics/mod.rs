@@ -2,6 +2,7 @@
 
 mod counters;
 mod families;
+mod kept;
 mod text;
 
 pub use counters::Counters;
@@ -23,6 +24,7 @@ use gpool_protocol::{
     EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, PodName, Priority, PromiseState, QuotaView,
     ReservationState, ReservationView, SuspensionStage,
 };
+use kept::Kept;
 use std::collections::{BTreeMap, BTreeSet};
 use text::Page;
 
@@ -64,13 +66,11 @@ struct Moment {
     rounds: [(&'static str, u64); 2],
     complaints: u64,
     log_lines_lost: u64,
-    ledger_written_unix_s: Option<u64>,
+    kept: Kept,
     /// Whether the driver's libraries are of another version than its kernel module.
     is_driver_replaced: bool,
     /// Whether the files of the configuration can be used.
     is_configuration_usable: bool,
-    /// Written down, lost and pending, and when all was written last; none where no audit is kept.
-    audit: Option<([u64; 3], u64)>,
 }
 
 /// The page of this moment.
@@ -121,10 +121,9 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         rounds: [("sampler", leases.progress.sampler.count()), ("attendant", leases.progress.attendant.count())],
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
-        ledger_written_unix_s: ledger_written_unix_s(leases, identity),
+        kept: Kept::of(leases, identity),
         is_driver_replaced: leases.replaced_driver().is_some(),
         is_configuration_usable: leases.settings.unusable().is_none(),
-        audit: leases.configuration().audit.is_kept().then(|| audit(leases, identity)),
     })
 }
 
@@ -134,19 +133,6 @@ fn boards(leases: &Leases) -> [(&'static str, usize); 2] {
     let there = gpus.iter().filter(|gpu| gpu.kind != Kind::Gone);
     let served: BTreeSet<u32> = there.map(|gpu| gpu.index).collect();
     [("served", served.len()), ("left-out", leases.silence.left_out().len())]
-}
-
-/// When the ledger was written last; of one that was not in this life, when that began: it is as late as that.
-fn ledger_written_unix_s(leases: &Leases, identity: &Identity) -> Option<u64> {
-    let begun_unix_s = || leases.configuration().ledger.is_kept().then_some(identity.started_unix_ms / 1000);
-    leases.ledger.written_unix_s().or_else(begun_unix_s)
-}
-
-/// Of one that was not written in this life, as of the ledger.
-fn audit(leases: &Leases, identity: &Identity) -> ([u64; 3], u64) {
-    let [written, lost] = leases.audit.figures();
-    let written_unix_s = leases.audit.written_unix_s().unwrap_or(identity.started_unix_ms / 1000);
-    ([written, lost, leases.audit.pending(&leases.events)], written_unix_s)
 }
 
 /// Every kind of event: what has not come up did so no time, beside which Prometheus sees the first.
@@ -274,17 +260,9 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     }
     page.add(Family::Complaints, &[], moment.complaints as f64);
     page.add(Family::LogLinesLost, &[], moment.log_lines_lost as f64);
-    if let Some((counts, written_unix_s)) = moment.audit {
-        for (family, count) in [Family::AuditWritten, Family::AuditLost, Family::AuditPending].into_iter().zip(counts) {
-            page.add(family, &[], count as f64);
-        }
-        page.add(Family::AuditWrittenAt, &[], written_unix_s as f64);
-    }
+    moment.kept.show(page);
     page.add(Family::ConfigurationUsable, &[], f64::from(u8::from(moment.is_configuration_usable)));
     page.add(Family::DriverReplaced, &[], f64::from(u8::from(moment.is_driver_replaced)));
-    if let Some(unix_s) = moment.ledger_written_unix_s {
-        page.add(Family::LedgerWritten, &[], unix_s as f64);
-    }
 }
 
 fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u64>)) {

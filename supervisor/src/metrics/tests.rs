@@ -195,8 +195,11 @@ fn moment() -> Moment {
         log_lines_lost: 0,
         is_driver_replaced: true,
         is_configuration_usable: true,
-        ledger_written_unix_s: Some(1_700_000_000),
-        audit: Some(([17, 2, 3], 1_700_000_000)),
+        kept: Kept {
+            ledger_written_unix_s: Some(1_700_000_000),
+            teams: vec![(String::new(), [3_000_000_000, 0]), ("red".into(), [9_000_000_000, 4_500_000_000])],
+            audit: Some(([17, 2, 3], 1_700_000_000)),
+        },
     }
 }
 
@@ -317,6 +320,8 @@ fn figures_are_in_prometheus_units() {
         Some(0.0),
         "a first time is seen beside zero"
     );
+    let of = |name: &str, team: &str| value(&figures, &format!("gpool_team_{name}_seconds_total"), ("team", team));
+    assert_eq!((of("reserved", ""), of("reserved", "red"), of("used", "red")), (Some(3.0), Some(9.0), Some(4.5)));
     let of_team = |name: &str| value(&figures, &format!("gpool_quota_{name}"), ("of", "team"));
     assert_eq!(
         (of_team("allowed_gpus"), of_team("held_bytes"), of_team("allowed_leases")),

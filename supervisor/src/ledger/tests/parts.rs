@@ -80,6 +80,29 @@ fn the_pod_that_people_know_is_on_the_bill() {
 }
 
 #[test]
+fn what_teams_had_is_counted_and_never_falls() {
+    use crate::ledger::teams::Teams;
+    let (_folder, path) = in_folder();
+    let (mut life, mut teams) = (Life::begin(&path, "a", 0), Teams::default());
+    let mut enter = |second: u64, all: &[Statement]| {
+        let all: Vec<&Statement> = all.iter().collect();
+        let (batch, next) = life.balance.next(at(second), (&[gpu()], &drawn(0)), &all);
+        teams.note(&batch, (&facts(7), ""));
+        life.balance = next;
+        teams.figures()
+    };
+    let of = |team: &str, reserved_ns: u64, used_ns: u64| (team.to_owned(), [reserved_ns, used_ns]);
+    enter(0, &[]);
+    let two = [lease("01", "red", 10, 6 * S), lease("02", "", 10, S)];
+    assert_eq!(enter(10, &two), [of("", 3 * S, S), of("red", 3 * S, 6 * S)]);
+    let others: Vec<Statement> =
+        (0..300).map(|number| lease(&format!("t{number}"), &format!("t{number:03}"), 20, 0)).collect();
+    let all = enter(20, &[&[ended(20, lease("01", "red", 20, 6 * S))], others.as_slice()].concat());
+    assert_eq!((all.len(), all[0].0.as_str(), all[1].0.as_str()), (257, "", "(others)"));
+    assert_eq!(enter(30, &[]).into_iter().find(|(team, _)| team == "red"), Some(of("red", 6 * S, 6 * S)), "it stays");
+}
+
+#[test]
 fn what_is_written_is_on_the_disk() {
     let (_folder, path) = in_folder();
     let life = Life::begin(&path, "a", 0);
