@@ -62,9 +62,9 @@ impl Brief {
     /// Those that are there and are found no more, as they have closed the device: what they have done until then they have
     /// done. What is to be told.
     pub fn retain(&mut self, is_found: impl Fn(&(TenantId, ProcessName)) -> bool) -> Vec<BriefNews> {
-        let is_over = |place: &(TenantId, ProcessName), held: &mut Held| !is_found(place) && !held.watched.has_ended();
-        let let_go: Vec<_> = self.held.extract_if(.., |place, held| is_over(place, held)).collect();
-        let_go.into_iter().filter_map(|((tenant, _), held)| self.close(tenant, held.seen_ns, held)).collect()
+        let is_over = |place: &(TenantId, ProcessName), held: &Held| !is_found(place) && !held.watched.has_ended();
+        let let_go = self.take(is_over);
+        let_go.into_iter().filter_map(|(tenant, held)| self.close(tenant, held.seen_ns, held)).collect()
     }
 
     /// Whom it was told of in the usual way is nothing of this any more.
@@ -76,10 +76,17 @@ impl Brief {
 
     /// Those that have ended by `now_ns`; what is to be told.
     pub fn look(&mut self, now_ns: u64) -> Vec<BriefNews> {
-        let ended: Vec<_> = self.held.extract_if(.., |_, held| held.watched.has_ended()).collect();
-        let told = ended.into_iter().filter_map(|((tenant, _), held)| self.close(tenant, now_ns, held)).collect();
+        let ended = self.take(|_, held| held.watched.has_ended());
+        let told = ended.into_iter().filter_map(|(tenant, held)| self.close(tenant, now_ns, held)).collect();
         self.programs.retain(|_, programs| !programs.is_over(now_ns));
         told
+    }
+
+    /// Takes out those that are to go.
+    fn take(&mut self, goes: impl Fn(&(TenantId, ProcessName), &Held) -> bool) -> Vec<(TenantId, Held)> {
+        let places: Vec<_> =
+            self.held.iter().filter(|(place, held)| goes(place, held)).map(|(place, _)| *place).collect();
+        places.into_iter().filter_map(|place| Some((place.0, self.held.remove(&place)?))).collect()
     }
 
     fn close(&mut self, tenant: TenantId, until_ns: u64, held: Held) -> Option<BriefNews> {

@@ -212,7 +212,7 @@ impl Guard {
         self.proven.retain(|pid, _| seen.iter().any(|process| process.pid == *pid && process.finding.is_none()));
         self.found = found.keys().map(|(_, name)| name.pid).collect();
         let told = self.bypassing.look(found.keys().copied());
-        self.follow(leases, &charges, &found, &told);
+        self.follow(leases, charges, &found, &told);
         self.note_bypassing(leases, &found);
         *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen));
         for key in told {
