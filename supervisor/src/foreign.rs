@@ -27,7 +27,7 @@ struct Promise {
 
 /// Notes what NVML says of GPU `gpu`, whose processes have these start times now, as far as they live.
 pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMap<HostPid, Option<u64>>) {
-    let promises = promises(leases, gpu);
+    let mut promises = promises(leases, gpu);
     gpu_tests::see(leases, gpu);
     // What one held that has ended is not of the container in which its pid has begun anew.
     let cgroup_of = |pid: HostPid| cgroup::path_of(pid).filter(|_| !occupancy.inherited.contains(&pid));
@@ -37,9 +37,14 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     let tried = occupancy.by_process.iter().filter(|(pid, _)| is_passing(**pid));
     let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();
     let held = held_by(&promises, &occupancy.by_process, owner);
-    let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes);
     // A change reads both figures below, and must not see one of them from before.
     let mut book = leases.book();
+    // A cap that was lowered since is the one of now: what is held beyond it would be nobody's for a second, and sold.
+    for promise in &mut promises {
+        let lease = promise.tenant.and_then(|tenant| book.of_tenant(tenant));
+        promise.cap_bytes = lease.map_or(promise.cap_bytes, |lease| lease.record.promised_bytes());
+    }
+    let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes);
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
     // What NVML attributes to nobody is the driver's own and foreign too.
     leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);

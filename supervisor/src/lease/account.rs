@@ -154,6 +154,13 @@ impl GpuAccount {
         self.excess_bytes = bytes;
     }
 
+    /// Notes that at least so much is held beyond a cap that has just been lowered. How much more that is than was known.
+    pub fn raise_excess(&mut self, bytes: u64) -> u64 {
+        let more = bytes.saturating_sub(self.excess_bytes);
+        self.excess_bytes += more;
+        more
+    }
+
     /// By how much what the device saw last was above the cap of then.
     pub fn excess_bytes(&self) -> u64 {
         self.excess_bytes
@@ -221,6 +228,15 @@ mod tests {
         assert!(account.has_used() && account.take_used() > 0 && !account.has_used());
         account.note(31 * S, 27 * S, 0);
         assert!(account.has_used());
+    }
+
+    #[test]
+    fn what_is_held_beyond_a_lowered_cap_is_counted_once() {
+        let mut account = GpuAccount::new(0, 0);
+        assert_eq!((account.raise_excess(5), account.raise_excess(3)), (5, 0), "it was lowered less far before");
+        assert_eq!((account.raise_excess(7), account.excess_bytes()), (2, 7));
+        account.see_excess(1);
+        assert_eq!((account.excess_bytes(), account.raise_excess(4)), (1, 3), "the device has said what is left");
     }
 
     #[test]

@@ -197,13 +197,14 @@ impl Lease {
         self.record.believed_peak(figures.peak_bytes.max(used_bytes))
     }
 
-    /// Notes what is held beyond a cap that has just been lowered, until the device says so itself.
-    pub fn note_lowered_cap(&mut self) {
+    /// Notes what is held beyond a cap that has just been lowered, until the device says so itself. By GPU, how much more that is
+    /// than was known: it is within no promise any more, and still held.
+    pub fn note_lowered_cap(&mut self) -> Vec<(usize, u64)> {
         let highest = self.record.highest_cap_bytes.unwrap_or(0).max(self.record.memory_cap_bytes);
         let held: Vec<u64> = self.view().gpus.iter().map(|gpu| gpu.memory_used_bytes.min(highest)).collect();
-        for (account, held_bytes) in self.accounts.iter_mut().zip(held) {
-            account.see_excess(account.excess_bytes().max(held_bytes.saturating_sub(self.record.memory_cap_bytes)));
-        }
+        let cap_bytes = self.record.memory_cap_bytes;
+        let beyond = self.accounts.iter_mut().zip(held);
+        beyond.map(|(its, held)| (its.gpu, its.raise_excess(held.saturating_sub(cap_bytes)))).collect()
     }
 
     /// Remembers that it held so much at some moment.

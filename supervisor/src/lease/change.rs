@@ -101,9 +101,12 @@ impl Leases {
             self.events.note(EventKind::LeaseUpdated, about(&lease.record, Some(uid)), message);
             return Ok(lease.view());
         }
-        lease.note_lowered_cap();
         lease.region.control().memory_cap_bytes.store(lease.record.memory_cap_bytes, Ordering::Relaxed);
         lease.region.control().spill_bytes.store(lease.record.spill_bytes, Ordering::Relaxed);
+        // From now on nothing more is had beyond it. What is, nobody is sold.
+        for (gpu, bytes) in lease.note_lowered_cap() {
+            self.foreign_bytes[gpu].fetch_add(bytes, Ordering::Relaxed);
+        }
         let configuration = self.configuration();
         lease.region.set_fail_open(fails_open(&configuration, &lease.record));
         lease.region.set_fraction(lease.record.fraction_permille);
