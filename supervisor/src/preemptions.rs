@@ -10,8 +10,9 @@ use crate::suspension;
 use gpool_configuration::{Configuration, NoticeSignal, Preemption, PreemptionAction};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
-use rustix::process::{Signal, pidfd_send_signal};
+use rustix::process::Signal;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// After a look that helped nobody who waits, the next one has time.
@@ -46,15 +47,20 @@ struct Due {
 impl Preemptions {
     /// Looks at all leases; to be called once a second or so, after idle ones have made room.
     pub fn look(&mut self, leases: &Leases) {
-        for due in self.note_all(leases) {
+        let rules = leases.configuration().preemption.clone();
+        let (told, due) = self.note_all(leases, &rules);
+        told.iter().for_each(|id| tell(leases, id, &rules));
+        for due in due {
             self.may_not |= take(leases, &due).is_err_and(|error| error.code == ErrorCode::NotPermitted);
+            // Nor is anybody promised anything any more that would take that.
+            leases.may_not_take.fetch_or(self.may_not, Ordering::Relaxed);
         }
     }
 
-    /// Tells those that have to go and those that may stay, and says whose time is over.
-    fn note_all(&mut self, leases: &Leases) -> Vec<Due> {
-        let (rules, now_ns) = (leases.configuration().preemption.clone(), clock::now_ns());
-        let (rule, is_on) = (rule(&rules), rules.enabled && !self.may_not);
+    /// Tells those that may stay, and says who is to be told to go and whose time is over.
+    fn note_all(&mut self, leases: &Leases, rules: &Preemption) -> (Vec<LeaseId>, Vec<Due>) {
+        let now_ns = clock::now_ns();
+        let (rule, is_on) = (rule(rules), leases.preempts() && !self.may_not);
         let mut book = leases.book();
         let is_anybody_told = book.leases.values().any(|lease| lease.leaves_ns().is_some());
         let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
@@ -68,7 +74,7 @@ impl Preemptions {
             book.making_on.borrow_mut().clear();
         }
         if !is_anybody_told && (!is_on || is_resting || is_nobody_there()) {
-            return Vec::new();
+            return (Vec::new(), Vec::new());
         }
         let candidates = candidates(book.leases.values());
         let making = match is_on {
@@ -79,7 +85,7 @@ impl Preemptions {
         let turns = leases.turns(&book, &making);
         let for_whom: BTreeMap<&LeaseId, &MakingRoom> =
             making.iter().flat_map(|its| its.leases.iter().map(move |id| (id, its))).collect();
-        let mut over: BTreeSet<&LeaseId> = BTreeSet::new();
+        let (mut told, mut over) = (Vec::new(), BTreeSet::<&LeaseId>::new());
         for (id, _) in &candidates {
             let Some(lease) = book.leases.get_mut(id) else { continue };
             let its = for_whom.get(id);
@@ -92,7 +98,7 @@ impl Preemptions {
             serve(leases, lease, turns.get(id).copied());
             match step {
                 Step::Rest => {}
-                Step::Tell => tell(leases, lease, &rules),
+                Step::Tell => told.push(id.clone()),
                 Step::Withdraw => withdraw(leases, lease),
                 Step::Take => drop(over.insert(id)),
             }
@@ -100,7 +106,8 @@ impl Preemptions {
         // Nobody goes for one that could not begin yet.
         let are_all_over = |its: &&MakingRoom| !its.leases.is_empty() && its.leases.iter().all(|id| over.contains(id));
         let due = making.iter().filter(are_all_over);
-        due.map(|its| Due { leases: its.leases.clone(), for_whom: its.for_whom.clone() }).collect()
+        let due = due.map(|its| Due { leases: its.leases.clone(), for_whom: its.for_whom.clone() }).collect();
+        (told, due)
     }
 }
 
@@ -113,9 +120,12 @@ fn serve(leases: &Leases, lease: &mut Lease, turn: Option<Turn>) {
     }
 }
 
-/// Tells a lease that it has to go.
-fn tell(leases: &Leases, lease: &Lease, rules: &Preemption) {
-    let sent = signal(lease, rules.signal);
+/// Tells a lease that it has to go. Whoever uses its GPUs is sent the signal, also where there are no shims to register with.
+fn tell(leases: &Leases, id: &LeaseId, rules: &Preemption) {
+    let sent = signal_of(rules.signal).map_or(0, |signal| revocation::signal_users(leases, id, signal));
+    let book = leases.book();
+    // Its container may have ended meanwhile.
+    let Some(lease) = book.leases.get(id) else { return };
     leases.counters.note_preemption("told");
     leases.events.note(
         EventKind::LeasePreempted,
@@ -131,6 +141,18 @@ fn withdraw(leases: &Leases, lease: &mut Lease) {
     let short = lease.record.container_id.short();
     let message = format!("{short} keeps its GPUs: its room is not needed for anybody of a higher priority any more");
     leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
+}
+
+impl Leases {
+    /// Whether lower priorities make room here: not where their GPUs can be taken from nobody, as far as is known.
+    pub fn preempts(&self) -> bool {
+        preempts(&self.configuration().preemption, self.may_not_take.load(Ordering::Relaxed))
+    }
+}
+
+/// What is suspended loses nothing that the kernel would have to deny it.
+fn preempts(rules: &Preemption, may_not_take: bool) -> bool {
+    rules.enabled && (rules.action == PreemptionAction::Suspend || !may_not_take)
 }
 
 pub fn rule(rules: &Preemption) -> Rule {
@@ -182,13 +204,6 @@ pub fn sent_text(which: NoticeSignal, programs: usize) -> String {
         (signal, 1) => format!("; its program there was sent {}", signal.text()),
         (signal, programs) => format!("; its {programs} programs there were sent {}", signal.text()),
     }
-}
-
-/// Sends the programs that use its GPUs what the configuration says; to how many.
-fn signal(lease: &Lease, which: NoticeSignal) -> usize {
-    let Some(signal) = signal_of(which) else { return 0 };
-    // A pidfd is nobody else's, whoever has the number by now.
-    lease.processes.values().filter(|process| pidfd_send_signal(&process.watched.pidfd, signal).is_ok()).count()
 }
 
 /// Who makes room for whom, when, and what was sent.
@@ -258,4 +273,18 @@ fn still_due(leases: &Leases, id: &LeaseId, for_whom: &ForWhom) -> Option<Priori
     let priority = lease.record.priority;
     (is_awaited && lease.makes_room.for_whom.as_ref() == Some(for_whom) && priority != Priority::Guaranteed)
         .then_some(priority)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_counts_on_what_cannot_be_taken() {
+        let rules = Preemption { enabled: true, action: PreemptionAction::Revoke, ..Preemption::default() };
+        assert!(preempts(&rules, false) && !preempts(&rules, true));
+        let suspends = Preemption { action: PreemptionAction::Suspend, ..rules.clone() };
+        assert!(preempts(&suspends, true));
+        assert!(!preempts(&Preemption { enabled: false, ..rules }, false));
+    }
 }

@@ -267,7 +267,7 @@ impl Leases {
         let alone = self.appointments((asked, uid), scene, may_move, false);
         match alone {
             // Who stands far behind has nobody go for it.
-            Err(refusal) if self.configuration().preemption.enabled && self.is_near((asked, uid), scene) => {
+            Err(refusal) if self.preempts() && self.is_near((asked, uid), scene) => {
                 self.appointments((asked, uid), scene, may_move, true).map_err(|_| refusal)
             }
             found => found,
@@ -409,8 +409,11 @@ impl Leases {
         Some(Outlook { job, tally, planned, times, ahead })
     }
 
-    /// When those are gone at the latest who would have to make room for one that has waited since then.
+    /// When those are gone at the latest who would have to make room for one that has waited since then: nobody where none can be made to.
     fn going(&self, scene: &Scene<'_>, since_ns: u64, now_ns: u64) -> Free {
+        if !self.preempts() {
+            return Free::new();
+        }
         let rule = rule(&self.configuration().preemption);
         let waited_ns = now_ns.saturating_sub(since_ns);
         let wait = Wait { priority: Priority::Guaranteed, waited_ns, left_ns: u64::MAX };
