@@ -181,7 +181,7 @@ impl Leases {
         mut book: MutexGuard<'_, Book>,
         place: Place,
         (asked, uid): (&LeaseRequest, u32),
-        requester: WatchedProcess,
+        requester: &WatchedProcess,
         deadline: Instant,
     ) -> Result<LeaseGranted, ErrorBody> {
         let Place { served, domain, placed, kept, has_no_hours, is_lent, run, before } = place;
@@ -243,7 +243,10 @@ impl Leases {
             unread: None,
         };
         let granted = self.make(&mut book, record, placed.indices, requester)?;
-        self.leave_queue_of(&mut book, asked, uid, Left::Granted);
+        match &mps_group {
+            Some(_) => book.queue.set_seated(asked, uid, true),
+            None => self.leave_queue_of(&mut book, asked, uid, Left::Granted),
+        }
         self.counters.note_lent(is_lent);
         if let Some(kept) = kept.map(|index| book.held.remove(index)) {
             book.leases.entry(granted.lease_id.clone()).and_modify(|lease| lease.back_until = Some(kept.until));
@@ -253,7 +256,7 @@ impl Leases {
         if let Some(group) = mps_group {
             drop(book);
             (self.watch_changed)();
-            self.seat(&group, &granted.lease_id, deadline)?;
+            self.seat(&group, &granted.lease_id, (asked, uid), deadline)?;
             return Ok(granted);
         }
         self.note_granted(&book, &granted.lease_id);
@@ -268,8 +271,10 @@ impl Leases {
         book: &mut Book,
         record: Record,
         gpus: Vec<usize>,
-        requester: WatchedProcess,
+        requester: &WatchedProcess,
     ) -> Result<LeaseGranted, ErrorBody> {
+        let requester = requester.try_clone();
+        let requester = requester.map_err(|cause| failed("who asks for the lease cannot be watched", cause))?;
         let configuration = self.configuration();
         let run_dir = &configuration.paths.run_dir;
         let region_dir = region_dir_of(run_dir, &record.lease_id);

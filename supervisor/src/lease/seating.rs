@@ -4,16 +4,23 @@
 use super::book::Book;
 use super::grant::Leases;
 use super::refusal::failed;
-use gpool_protocol::{ErrorBody, ErrorCode, LeaseId};
+use crate::queue::Left;
+use gpool_protocol::{ErrorBody, ErrorCode, LeaseId, LeaseRequest};
 use std::time::Instant;
 
 impl Leases {
-    /// Has the daemon of the group run and serve the lease by `deadline`, without the book.
+    /// Has the daemon of the group run and serve the lease by `deadline`, without the book. Who waited for it leaves the queue with that.
     ///
     /// # Errors
     /// The daemon does not start or does not live to serve it, its server takes nobody in, or the lease was given up meanwhile: then it is taken
-    /// out again, and a place that it had come back to is kept as long as it was to be.
-    pub fn seat(&self, group: &str, lease: &LeaseId, deadline: Instant) -> Result<(), ErrorBody> {
+    /// out again, and a place that it had come back to is kept as long as it was to be. So is the one in the queue.
+    pub fn seat(
+        &self,
+        group: &str,
+        lease: &LeaseId,
+        (asked, uid): (&LeaseRequest, u32),
+        deadline: Instant,
+    ) -> Result<(), ErrorBody> {
         let ready = self.make_ready(group, deadline);
         if ready.is_ok() {
             self.learn_server_state(group, deadline);
@@ -22,8 +29,12 @@ impl Leases {
         let seated = is_wanted(&book, lease).and(ready).and_then(|()| self.is_served(group));
         let seated = seated.and_then(|()| self.must_take_in(group, &book));
         match &seated {
-            Ok(()) => self.note_granted(&book, lease),
+            Ok(()) => {
+                self.note_granted(&book, lease);
+                self.leave_queue_of(&mut book, asked, uid, Left::Granted);
+            }
             Err(_) => {
+                book.queue.set_seated(asked, uid, false);
                 // The group is taken away when nobody uses it.
                 if let Some(lease) = self.take_out(&mut book, lease) {
                     self.keep_place(&mut book, lease);

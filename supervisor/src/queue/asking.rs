@@ -60,14 +60,14 @@ impl Leases {
             match self.place_as(&changed, requester.name, uid, end) {
                 Ok((book, place)) => {
                     let place = Place { before: Some(before), ..place };
-                    return self.grant_at(book, place, (&changed, uid), requester, deadline);
+                    return self.grant_at(book, place, (&changed, uid), &requester, deadline);
                 }
                 Err(cause) => refusal = Some((changed, cause)),
             }
         }
         self.check_can_be(asked)?;
         let (book, place) = self.find_place(asked, requester.name, uid, end)?;
-        let granted = self.grant_at(book, place, (asked, uid), requester, deadline)?;
+        let granted = self.grant_at(book, place, (asked, uid), &requester, deadline)?;
         if let Some((changed, cause)) = refusal {
             self.tell_as_asked(&changed, &cause);
         }
@@ -99,10 +99,11 @@ impl Leases {
                 Ok((mut book, place)) => {
                     self.check_taken_out(&mut book, asked, uid)?;
                     let place = Place { before: Some(before), ..place };
-                    let granted = self.grant_at(book, place, (&changed, uid), requester, deadline);
-                    return granted
-                        .map(LeaseAnswer::Granted)
-                        .inspect_err(|_| self.leave_queue(asked, uid, Left::Refused));
+                    let granted = self.grant_at(book, place, (&changed, uid), &requester, deadline);
+                    return match granted {
+                        Ok(granted) => Ok(LeaseAnswer::Granted(granted)),
+                        Err(error) => self.wait_or_leave(asked, requester, uid, error),
+                    };
                 }
                 Err(cause) => refusal = Some((changed, cause)),
             }
@@ -113,17 +114,29 @@ impl Leases {
                 // Somebody may have taken it out since it was looked at last.
                 self.check_taken_out(&mut book, asked, uid)?;
                 let place = Place { before, ..place };
-                let granted = self.grant_at(book, place, (asked, uid), requester, deadline);
-                let granted = granted.inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
+                let granted = match self.grant_at(book, place, (asked, uid), &requester, deadline) {
+                    Ok(granted) => granted,
+                    Err(error) => return self.wait_or_leave(asked, requester, uid, error),
+                };
                 if let Some((changed, cause)) = refusal {
                     self.tell_as_asked(&changed, &cause);
                 }
                 Ok(LeaseAnswer::Granted(granted))
             }
-            Err(refusal) => {
-                self.wait_for_room(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))
-            }
+            Err(refusal) => self.wait_or_leave(asked, requester, uid, refusal),
         }
+    }
+
+    /// The answer to one that was not granted a lease: that it waits, also where there was room and the lease could not be made. What
+    /// fails now, as on a full disk, would fail for the whole queue, one after the other.
+    fn wait_or_leave(
+        &self,
+        asked: &LeaseRequest,
+        requester: WatchedProcess,
+        uid: u32,
+        refusal: ErrorBody,
+    ) -> Result<LeaseAnswer, ErrorBody> {
+        self.wait_for_room(asked, requester, uid, refusal).map(|answer| LeaseAnswer::Waiting(Box::new(answer)))
     }
 
     /// The answer to one that asks again before it was told to, as it stood then: it costs nobody anything.
@@ -237,14 +250,19 @@ impl Leases {
         // Whose moment comes later has time until then.
         let waits_for_its_moment =
             book.queue.waiter_of(asked, uid).is_some_and(|waiter| waiter.has_settled_plan() && !waiter.is_due(now_ns));
-        let place_to_ask = if waits_for_its_moment { u32::MAX } else { place_to_ask };
+        // What has failed is not tried five times a second.
+        let has_failed = refusal.code == ErrorCode::SupervisorFailed;
+        let place_to_ask = if waits_for_its_moment || has_failed { u32::MAX } else { place_to_ask };
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             let lacks = (refusal.code == ErrorCode::QuotaReached, lacks_host_memory);
             is_to_be_written |= lacks != (waiter.is_over_quota, waiter.lacks_host_memory);
             (waiter.is_over_quota, waiter.lacks_host_memory) = lacks;
-            is_to_be_written |= waiter.note_lack(now_ns);
+            is_to_be_written |= waiter.note_lack(has_failed, now_ns);
+            if has_failed && waiter.cause != cause {
+                log!("{} waits on, its lease cannot be made: {cause}", waiter.asked.container_id.short());
+            }
             waiter.note_asked(cause, place_to_ask, now_ns);
         }
         if place_for_room == 1 && !lacks_host_memory && !waits_for_its_moment {
@@ -308,10 +326,12 @@ fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
     ErrorBody { message: format!("the time to wait for room is over: {}", refusal.message), ..refusal }
 }
 
-/// Whether the end of a lease could make room for it. For one that waits GPUs that do not answer for a moment are no end.
+/// Whether the end of a lease could make room for it, or there is room and the supervisor could not do its part, which may pass. For
+/// one that waits GPUs that do not answer for a moment are no end.
 pub fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
     match refusal.code {
         ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached => true,
+        ErrorCode::SupervisorFailed => true,
         ErrorCode::NoGpu => is_known,
         _ => false,
     }
@@ -329,6 +349,7 @@ mod tests {
         assert!(
             !refused(ErrorCode::LeaseConflict) && !refused(ErrorCode::NoGpu) && !refused(ErrorCode::RequestInvalid)
         );
+        assert!(refused(ErrorCode::SupervisorFailed), "a full disk refuses the whole queue, one after the other");
         let silent = ErrorBody::new(ErrorCode::NoGpu, "x", "y");
         assert!(is_for_want_of_room(&silent, true), "NVML may say nothing for a while");
     }

@@ -41,7 +41,7 @@ pub struct Queue {
 impl Queue {
     /// Who waits, the next one first.
     pub fn in_order(&self) -> Vec<&Waiter> {
-        let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).collect();
+        let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.is_in_line()).collect();
         let claim =
             |waiter: &&Waiter| Claim { is_ordinary: !self.is_urgent(&waiter.asked, waiter.uid), ..waiter.claim };
         let mut claims: Vec<Claim> = waiting.iter().map(claim).collect();
@@ -113,6 +113,13 @@ impl Queue {
     /// How long the one has waited that came first.
     pub fn longest_wait(&self, now_ns: u64) -> Duration {
         self.in_order().into_iter().map(|waiter| waiter.waited(now_ns)).max().unwrap_or_default()
+    }
+
+    /// Whether the one that waits for this request is about to have its lease, and in nobody's way meanwhile.
+    pub fn set_seated(&mut self, asked: &LeaseRequest, uid: u32, is_seated: bool) {
+        if let Some(waiter) = self.waiter_of_mut(asked, uid) {
+            waiter.is_seated = is_seated;
+        }
     }
 
     /// How many there are.
@@ -218,6 +225,17 @@ mod tests {
         assert_eq!(ids(queue.in_order()), ["b"]);
         assert!(queue.ahead_of(&asked("b", None, Priority::Guaranteed), 0).is_empty());
         assert!(queue.waiter_of(&asked("a", None, Priority::Guaranteed), 0).is_some(), "it is to be told");
+    }
+
+    #[test]
+    fn whose_daemon_is_started_stands_in_nobodys_way_and_has_its_place_if_that_fails() {
+        let mut queue = Queue::default();
+        joins(&mut queue, "a", None, Priority::Guaranteed);
+        joins(&mut queue, "b", None, Priority::Guaranteed);
+        queue.set_seated(&asked("a", None, Priority::Guaranteed), 0, true);
+        assert_eq!(ids(queue.in_order()), ["b"]);
+        queue.set_seated(&asked("a", None, Priority::Guaranteed), 0, false);
+        assert_eq!(ids(queue.in_order()), ["a", "b"]);
     }
 
     #[test]

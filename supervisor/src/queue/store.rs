@@ -142,7 +142,7 @@ mod tests {
             let waiter = queue.join(&serde_json::from_str(&text(id)).unwrap(), 1000, this, since_ns);
             waiter.cause = "no room".into();
             waiter.is_over_quota = id == "second";
-            waiter.note_lack(9);
+            waiter.note_lack(false, 9);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 0);
             waiter.keep_on(vec![GpuUuid("GPU-1".into())], None, 9);
             let gpus = vec![GpuUuid("GPU-1".into())];

@@ -157,7 +157,7 @@ impl super::Queue {
 }
 
 fn is_meant(waiter: &Waiter, id: &str, owner_uid: u32) -> bool {
-    waiter.cancelled_by.is_none() && waiter.uid == owner_uid && waiter.asked.container_id.0 == id
+    waiter.is_in_line() && waiter.uid == owner_uid && waiter.asked.container_id.0 == id
 }
 
 fn nobody(text: &str) -> ErrorBody {

@@ -67,6 +67,8 @@ pub struct Waiter {
     pub retry: Duration,
     /// The user who took it out of the queue, until it has been told so.
     pub cancelled_by: Option<u32>,
+    /// Whether it has a lease whose MPS daemon is started: if that does not, it waits on.
+    pub is_seated: bool,
     /// Where it goes, once there was room for it: what those behind it are given must not change that.
     pub planned: RefCell<Vec<GpuUuid>>,
     /// Where others make room for it by going, as long as they do.
@@ -104,6 +106,7 @@ impl Waiter {
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
             cancelled_by: None,
+            is_seated: false,
             planned: RefCell::default(),
             making_on: RefCell::default(),
             kept_on: RefCell::default(),
@@ -123,14 +126,21 @@ impl Waiter {
         self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
     }
 
+    /// Whether it stands in the line: not who was taken out and is to be told, nor who is about to have its lease.
+    pub fn is_in_line(&self) -> bool {
+        self.cancelled_by.is_none() && !self.is_seated
+    }
+
     /// Whether those behind it have the room on GPUs that it asks for.
     pub fn is_in_nobodys_way(&self) -> bool {
         self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
     }
 
-    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told. Whether that is new.
-    pub fn note_lack(&mut self, now_ns: u64) -> bool {
-        let lacks_room = !self.is_over_quota && !self.lacks_host_memory && self.appointment.get_mut().is_none();
+    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told: not where it has room and `has_failed` to
+    /// have its lease made. Whether that is new.
+    pub fn note_lack(&mut self, has_failed: bool, now_ns: u64) -> bool {
+        let lacks_other = has_failed || self.is_over_quota || self.lacks_host_memory;
+        let lacks_room = !lacks_other && self.appointment.get_mut().is_none();
         let before = self.lacks_room_since_ns;
         self.lacks_room_since_ns = lacks_room.then(|| before.unwrap_or(now_ns));
         self.lacks_room_since_ns != before
@@ -378,13 +388,14 @@ mod tests {
     #[test]
     fn who_lacked_something_else_lacks_room_from_then_on_alone() {
         let mut waiter = waiter();
-        assert!(waiter.note_lack(20 * SECOND) && !waiter.note_lack(21 * SECOND));
+        assert!(waiter.note_lack(false, 20 * SECOND) && !waiter.note_lack(false, 21 * SECOND));
         assert_eq!(waiter.lacks_room_since_ns, Some(20 * SECOND));
         waiter.is_over_quota = true;
-        assert!(waiter.note_lack(22 * SECOND) && waiter.lacks_room_since_ns.is_none());
+        assert!(waiter.note_lack(false, 22 * SECOND) && waiter.lacks_room_since_ns.is_none());
         waiter.is_over_quota = false;
-        assert!(waiter.note_lack(30 * SECOND));
+        assert!(waiter.note_lack(false, 30 * SECOND));
         assert_eq!(waiter.lacks_room_since_ns, Some(30 * SECOND));
+        assert!(waiter.note_lack(true, 31 * SECOND) && waiter.lacks_room_since_ns.is_none(), "it has room");
     }
 
     #[test]
