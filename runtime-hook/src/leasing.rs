@@ -62,6 +62,7 @@ pub fn lease_into(
     applicant: &Applicant<'_>,
     configuration: &Configuration,
 ) -> Result<Option<Leased>, ErrorBody> {
+    let parent = waiting::Parent::now();
     if let Some(lease) = described.injected() {
         return spec::verify_injected(spec, &lease).map(|()| None);
     }
@@ -101,8 +102,11 @@ pub fn lease_into(
         pod: described.pod_name(),
     };
     let client = Client::new(&configuration.socket.path);
-    let mut granted = waiting::ask(&client, &asked, applicant.on_waiting).map_err(of_default)?;
+    // Whoever asks for himself ends with himself.
+    let is_wanted = || !(applicant.asked_for_parent && parent.has_ended());
+    let mut granted = waiting::ask(&client, &asked, is_wanted, applicant.on_waiting).map_err(of_default)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
+    is_wanted().then_some(()).ok_or_else(waiting::unwanted).inspect_err(|_| leased.give_back())?;
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image, granted.mechanism);

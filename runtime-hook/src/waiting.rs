@@ -4,6 +4,7 @@ use gpool_configuration::Queue;
 use gpool_protocol::{
     CallError, Client, ErrorBody, ErrorCode, LeaseAnswer, LeaseGranted, LeaseRequest, LeaseWaiting, format_seconds,
 };
+use rustix::process::Pid;
 use std::time::{Duration, Instant};
 
 /// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
@@ -52,13 +53,30 @@ pub fn maker() -> String {
     parent.and_then(|path| std::fs::read_to_string(path).ok()).unwrap_or_default().trim().to_owned()
 }
 
-/// Asks until there is a lease; `on_waiting` is told once that there is none yet.
+/// Who has started this process. One whose parent has ended has another one, which nobody else's pid can hide.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parent(Option<Pid>);
+
+impl Parent {
+    /// The one of now.
+    pub fn now() -> Self {
+        Self(rustix::process::getppid())
+    }
+
+    /// Whether it has ended since.
+    pub fn has_ended(self) -> bool {
+        Self::now() != self
+    }
+}
+
+/// Asks until there is a lease, or nobody wants one any more; `on_waiting` is told once that there is none yet.
 ///
 /// # Errors
-/// The request is refused, also after it has waited; or nobody answers.
+/// The request is refused, also after it has waited; or nobody answers, or wants it.
 pub fn ask(
     client: &Client,
     asked: &LeaseRequest,
+    is_wanted: impl Fn() -> bool,
     on_waiting: impl Fn(&LeaseWaiting),
 ) -> Result<LeaseGranted, ErrorBody> {
     let client = client.clone().with_timeout(SUPERVISOR_PATIENCE);
@@ -66,6 +84,9 @@ pub fn ask(
     let wait = asked.request.wait_seconds.map(Duration::from_secs);
     let (mut is_waiting, mut away_since) = (false, None);
     loop {
+        if !is_wanted() {
+            return Err(unwanted());
+        }
         let pause = match client.try_post("/v1/leases", &asked) {
             Ok(LeaseAnswer::Granted(granted)) => return Ok(granted),
             Ok(LeaseAnswer::Waiting(answer)) => {
@@ -77,6 +98,17 @@ pub fn ask(
                 }
                 (is_waiting, away_since) = (true, None);
                 Duration::from_millis(answer.retry_ms).clamp(RETRY.0, RETRY.1)
+            }
+            // What the supervisor cannot do for a moment costs nobody his place, as long as his time is not over.
+            Err(CallError::Refused(error))
+                if is_waiting
+                    && error.code == ErrorCode::SupervisorFailed
+                    && wait.is_some_and(|wait| begun.elapsed() < wait) =>
+            {
+                if away_since.get_or_insert_with(Instant::now).elapsed() >= ABSENCE {
+                    return Err(error);
+                }
+                LOOK
             }
             Err(CallError::Unanswered(error)) if is_waiting => {
                 let since = *away_since.get_or_insert_with(Instant::now);
@@ -91,6 +123,15 @@ pub fn ask(
         // For a supervisor that does not know it any more: the wait does not begin anew.
         asked.request.wait_seconds = wait.map(|wait| wait.saturating_sub(begun.elapsed()).as_secs().max(1));
     }
+}
+
+/// Nobody makes the container any more for which it is asked.
+pub fn unwanted() -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::TakenOutOfQueue,
+        "the program that starts the container has ended, and nobody waits for room any more",
+        "start it again to wait again",
+    )
 }
 
 fn over(answer: &LeaseWaiting) -> ErrorBody {
@@ -150,7 +191,7 @@ mod tests {
         let answers = &[(200, WAITING), (0, ""), (200, WAITING), (200, GRANTED)];
         let (_directory, client) = answering(answers);
         let told = Cell::new(0);
-        let granted = ask(&client, &asked(), |_| told.set(told.get() + 1)).unwrap();
+        let granted = ask(&client, &asked(), || true, |_| told.set(told.get() + 1)).unwrap();
         assert_eq!((granted.lease_id.0.as_str(), told.get()), ("01", 1), "a supervisor that breaks off is waited for");
     }
 
@@ -166,15 +207,32 @@ mod tests {
     #[test]
     fn a_refusal_ends_it_and_who_has_not_begun_to_wait_waits_for_no_supervisor() {
         let (_directory, client) = answering(&[(200, WAITING), (409, REFUSED)]);
-        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().code, ErrorCode::ShareNotFree);
+        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::ShareNotFree);
         let (_directory, client) = answering(&[(0, "")]);
         let begun = Instant::now();
-        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
+        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
         assert!(begun.elapsed() < ABSENCE / 2);
-        // What a supervisor says of itself is no absence.
+    }
+
+    #[test]
+    fn what_the_supervisor_cannot_do_for_a_moment_costs_nobody_his_place() {
+        let (_directory, client) = answering(&[(200, WAITING), (500, FAILED), (200, GRANTED)]);
+        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap().lease_id.0, "01");
+        // Whose time is over is told what it failed for.
         let (_directory, client) = answering(&[(200, WAITING), (500, FAILED)]);
-        let begun = Instant::now();
-        assert_eq!(ask(&client, &asked(), |_| ()).unwrap_err().message, "the disk is full");
-        assert!(begun.elapsed() < ABSENCE / 2);
+        let mut brief = asked();
+        brief.request.wait_seconds = Some(0);
+        assert_eq!(ask(&client, &brief, || true, |_| ()).unwrap_err().message, "the disk is full");
+        let (_directory, client) = answering(&[(500, FAILED)]);
+        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
+    }
+
+    #[test]
+    fn nobody_asks_on_for_a_program_that_has_ended() {
+        let (_directory, client) = answering(&[(200, WAITING), (200, WAITING)]);
+        let is_there = Cell::new(true);
+        let error = ask(&client, &asked(), || is_there.get(), |_| is_there.set(false)).unwrap_err();
+        assert_eq!(error.code, ErrorCode::TakenOutOfQueue);
+        assert!(!Parent::now().has_ended());
     }
 }
