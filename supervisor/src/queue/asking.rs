@@ -12,11 +12,6 @@ use gpool_protocol::{
 };
 use std::time::Instant;
 
-/// Of the places in the queue a user without root has one in so many at most.
-const USER_PART: usize = 4;
-/// And all of them together.
-const USERS_PART: usize = 2;
-
 impl Leases {
     /// Grants a lease, or has the request wait as long as it wants to, or refuses it.
     ///
@@ -288,18 +283,11 @@ impl Leases {
         (asked, uid): (&LeaseRequest, u32),
         refusal: &ErrorBody,
     ) -> Result<(), ErrorBody> {
-        let places = self.configuration().queue.places;
-        let waiting = || queue.in_order().into_iter();
-        let (own, others) = (waiting().filter(|it| it.uid == uid).count(), waiting().filter(|it| it.uid != 0).count());
-        let is_beyond = uid != 0 && (own >= (places / USER_PART).max(1) || others >= (places / USERS_PART).max(1));
-        // All of the queue is not for one team's own quota.
-        let owner = owner_of(asked, uid);
-        let over_quota = waiting().filter(|it| it.is_over_quota && it.owner() == owner).count();
-        let is_crowd = refusal.code == ErrorCode::QuotaReached && over_quota >= (places / USER_PART).max(1);
-        let is_full = waiting().count() >= places || is_beyond || is_crowd;
-        if !is_full {
+        let is_over_quota = refusal.code == ErrorCode::QuotaReached;
+        if queue.has_place_for(asked, uid, is_over_quota, self.configuration().queue.places) {
             return Ok(());
         }
+        let owner = owner_of(asked, uid);
         Err(ErrorBody {
             message: format!("{}; and the queue has no place for {owner}: {} wait", refusal.message, queue.len()),
             remedy: "try again later; gpool queue ls shows who waits, [queue] places says how many may".to_owned(),

@@ -6,6 +6,7 @@
 mod asking;
 mod departed;
 mod history;
+mod places;
 mod store;
 mod tending;
 mod waiter;
