@@ -30,6 +30,9 @@ pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// hear why.
 pub const GRANT_PATIENCE: Duration = Duration::from_millis(3500);
 
+/// How long the place of a lease is kept whose grant was not heard: who asks again is there already, and is looked after at once.
+const UNHEARD: Duration = Duration::from_secs(1);
+
 /// What a lease will have.
 pub struct Place {
     /// By which mechanism, and what of the request that leaves.
@@ -208,7 +211,9 @@ impl Leases {
             let is_given_up = old.state == LeaseState::Pending && (asked.asked_for_parent || is_same);
             if is_given_up {
                 let id = old.record.lease_id.clone();
+                let unheard = is_same.then(|| unheard_place(old, Instant::now()));
                 self.end(&mut book, &id, "its container is started anew");
+                book.held.extend(unheard);
                 continue;
             }
             if old.is_alive() || left.is_zero() {
@@ -221,6 +226,11 @@ impl Leases {
             book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// The place of a lease whose grant was not heard: who asks once more has waited for it, and is not behind those who wait now.
+fn unheard_place(old: &Lease, now: Instant) -> Held {
+    Held { record: old.record.clone(), gpus: old.gpus().collect(), until: now + UNHEARD }
 }
 
 /// A mechanism as `policy` calls it.
