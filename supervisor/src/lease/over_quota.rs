@@ -1,10 +1,12 @@
 //! A request beyond a quota, in the words of who starts a container or changes one.
 
 use super::budget::Account;
-use super::quota::Holder;
+use super::prospect::{any_of, least_wait_seconds, who_keeps};
+use super::quota::{Holder, Kept};
 use crate::ledger;
 use gpool_policy::quota::{Dimension, Excess};
 use gpool_protocol::{ErrorBody, ErrorCode, Mechanism, format_bytes, format_gpu_hours, format_gpus};
+use std::time::Instant;
 
 /// The least share of one GPU that can be asked for, in thousandths of it.
 const LEAST_PERMILLE: u64 = 10;
@@ -29,6 +31,8 @@ pub struct Over {
     pub table: String,
     /// Why.
     pub beyond: Beyond,
+    /// What ended containers keep, if it would be let in without that.
+    pub kept: Option<Box<Kept>>,
     /// Whether it has something already and wants more.
     pub is_change: bool,
     /// How it would have its share.
@@ -100,7 +104,8 @@ impl Over {
     }
 
     fn remedy(&self) -> String {
-        let Self { holder, is_change, mechanism, gpus, .. } = self;
+        let Self { holder, kept, is_change, mechanism, gpus, .. } = self;
+        let kept = kept.as_ref().filter(|_| matches!(self.beyond, Beyond::Reserved(_)));
         let (what, left, is_for_ever) = match &self.beyond {
             Beyond::Reserved(excess) | Beyond::OfOne(excess) => (excess.what, excess.left(), excess.is_for_ever()),
             Beyond::Spent(account) => (Dimension::Share, 0, account.is_none()),
@@ -130,6 +135,17 @@ impl Over {
             }
             _ => {}
         }
+        if let Some(kept) = kept {
+            let seconds = seconds_until(kept.until);
+            ways.push("try again soon".to_owned());
+            ways.push(format!("add wait, for example GPOOL_WAIT={}s", least_wait_seconds(seconds)));
+            let amount = match what {
+                Dimension::Leases => "what counts here".to_owned(),
+                what => bare(what, kept.amounts.of(what)),
+            };
+            let who = who_keeps(kept.amounts.leases as usize);
+            return format!("{}: {who} {amount} for up to {seconds} s more", any_of(&ways));
+        }
         if is_for_ever || is_spent {
             ways.push("have the quota raised and run gpool config reload".to_owned());
         } else {
@@ -139,11 +155,12 @@ impl Over {
         if !is_for_ever && !is_change && !is_spent {
             ways.push("add wait, for example GPOOL_WAIT=10m".to_owned());
         }
-        match ways.split_last() {
-            Some((last, others)) if !others.is_empty() => format!("{}, or {last}", others.join(", ")),
-            _ => ways.concat(),
-        }
+        any_of(&ways)
     }
+}
+
+fn seconds_until(until: Instant) -> u64 {
+    (until.saturating_duration_since(Instant::now()).as_millis() as u64).div_ceil(1000)
 }
 
 /// An amount with what it is of.
@@ -176,7 +193,8 @@ mod tests {
         let of = |mechanism, what, (held, asked, allowed): (u64, u64, u64), gpus, is_change| {
             let excess = Excess { what, held, asked, allowed };
             let beyond = Beyond::Reserved(excess);
-            let over = Over { holder: Holder::NoTeam, table: "t".into(), beyond, is_change, mechanism, gpus };
+            let over =
+                Over { holder: Holder::NoTeam, table: "t".into(), beyond, kept: None, is_change, mechanism, gpus };
             over.worded().remedy
         };
         let slice = of(Mechanism::Slice, Dimension::Share, (985, 200, 1000), 1, false);

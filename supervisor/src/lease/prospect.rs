@@ -72,12 +72,9 @@ impl Prospect {
             }
             Some(places) => {
                 ways.push("try again soon".to_owned());
-                let seconds = LEAST_WAIT_SECONDS.max(places.seconds.saturating_mul(2));
+                let seconds = least_wait_seconds(places.seconds);
                 ways.extend(self.may_wait.then(|| wait(&format!("{seconds}s"))));
-                let who = match places.count {
-                    1 => "1 ended container keeps".to_owned(),
-                    several => format!("{several} ended containers keep"),
-                };
+                let who = who_keeps(places.count);
                 format!("{}: {who} {} for up to {} s more", any_of(&ways), kept(places), places.seconds)
             }
         }
@@ -127,13 +124,26 @@ impl KeptPlaces {
     }
 }
 
+/// For how long to wait for places that are kept for `seconds` more.
+pub fn least_wait_seconds(seconds: u64) -> u64 {
+    LEAST_WAIT_SECONDS.max(seconds.saturating_mul(2))
+}
+
+/// So many keep something: the begin of a sentence.
+pub fn who_keeps(count: usize) -> String {
+    match count {
+        1 => "1 ended container keeps".to_owned(),
+        several => format!("{several} ended containers keep"),
+    }
+}
+
 /// What a kept place counts on each of its GPUs.
 fn had(held: &Held) -> (u16, u64) {
     (held_demand(&held.record).guaranteed_permille(), held.record.promised_bytes())
 }
 
 /// `a, b, or c`
-fn any_of(ways: &[String]) -> String {
+pub fn any_of(ways: &[String]) -> String {
     match ways {
         [] => "ask for less".to_owned(),
         [way] => way.clone(),

@@ -11,8 +11,10 @@ use gpool_configuration::{Ceiling as Configured, Quota};
 use gpool_policy::quota::{Amounts, Ceiling, check};
 use gpool_protocol::{LeaseRequest, Mechanism};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Whose leases are counted together.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -204,10 +206,27 @@ impl Tally {
     }
 }
 
+/// What ended containers of somebody keep for a restart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kept {
+    pub amounts: Amounts,
+    /// Until when the last of them does.
+    pub until: Instant,
+}
+
+impl Kept {
+    fn add(entry: Entry<'_, Holder, Self>, amounts: Amounts, until: Instant) {
+        let its = entry.or_insert(Self { amounts: Amounts::default(), until });
+        (its.amounts, its.until) = (its.amounts.plus(amounts), its.until.max(until));
+    }
+}
+
 /// What has been reserved, by whom.
 #[derive(Debug, Clone, Default)]
 pub struct Standing {
     held: BTreeMap<Holder, Amounts>,
+    /// What of that are places that are kept for containers that have ended.
+    kept: BTreeMap<Holder, Kept>,
     /// What was reserved before, if that is known, and until when.
     spent: Option<Arc<Spent>>,
     unix_s: u64,
@@ -220,6 +239,10 @@ impl Standing {
         let leases = book.leases.values().map(|lease| Tally::of_lease(lease, gpus));
         let others = book.held.iter().map(|held| &held.record).chain(stranded);
         let mut standing = Self::default();
+        for held in &book.held {
+            let its = Tally::of(&held.record, gpus);
+            its.holders.into_iter().for_each(|holder| Kept::add(standing.kept.entry(holder), its.amounts, held.until));
+        }
         for Tally { holders, amounts, .. } in leases.chain(others.map(|record| Tally::of(record, gpus))) {
             for holder in holders {
                 let held = standing.held.entry(holder).or_default();
@@ -236,7 +259,7 @@ impl Standing {
 
     /// With the same budgets, and nothing reserved.
     pub fn emptied(&self) -> Self {
-        Self { held: BTreeMap::new(), ..self.clone() }
+        Self { held: BTreeMap::new(), kept: BTreeMap::new(), ..self.clone() }
     }
 
     /// Whether a budget is spent of those for whom a lease of this team and user counts.
@@ -279,11 +302,15 @@ impl Standing {
             let others = self.held(holder).minus(had);
             let held = ahead.iter().fold(others, |sum, its| sum.plus(its.for_whom(holder)));
             let (table, ceiling) = holder.bound(quota);
+            let is_change = had.leases > 0;
+            let without = |kept: &&Kept| check(&ceiling, held.minus(kept.amounts), had, wanted.amounts).is_ok();
+            let kept = || self.kept.get(holder).filter(|_| !is_change).filter(without).map(|kept| Box::new(*kept));
             let over = |beyond| Over {
                 holder: holder.clone(),
                 table,
                 beyond,
-                is_change: had.leases > 0,
+                kept: kept(),
+                is_change,
                 mechanism: wanted.mechanism,
                 gpus: wanted.gpus,
             };

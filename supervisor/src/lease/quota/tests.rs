@@ -280,3 +280,26 @@ fn a_refusal_names_who_what_and_what_to_do() {
     let nameless = said(&[], &lease("05", None, 100), None);
     assert!(nameless.contains("[quota.no_team] leases allows no containers without a team; name a team"), "{nameless}");
 }
+
+#[test]
+fn who_is_over_its_quota_for_what_ended_containers_keep_is_told_for_how_long() {
+    let quota = quota("[quota.team.vision]\ngpus = \"1\"\n[quota.team.speech]\nleases = 1\n");
+    let until = Instant::now() + std::time::Duration::from_secs(7);
+    let held = |record| Held { record, gpus: vec![0], until };
+    let said = |book: &Book, wanted: &Record| {
+        let over = Standing::of(book, &[]).check(&quota, None, &Tally::of(wanted, &[]), &[]);
+        over.unwrap_err().worded().remedy
+    };
+    let mut book = Book { held: vec![held(lease("01", Some("vision"), 600))], ..Book::default() };
+    let wanted = lease("02", Some("vision"), 500);
+    assert_eq!(
+        said(&book, &wanted),
+        "ask for 0.4 or less in all, ask for priority=burst, which reserves no share and has what is idle, try again soon, or \
+         add wait, for example GPOOL_WAIT=30s: 1 ended container keeps 0.6 for up to 7 s more"
+    );
+    book.stranded.push(lease("03", Some("vision"), 600));
+    assert!(said(&book, &wanted).contains("end a container"), "one that runs has too much without it");
+    let book = Book { held: vec![held(lease("01", Some("speech"), 100))], ..Book::default() };
+    let number = said(&book, &lease("02", Some("speech"), 100));
+    assert!(number.ends_with("1 ended container keeps what counts here for up to 7 s more"), "{number}");
+}
