@@ -41,6 +41,9 @@ struct WaiterRecord {
     /// CLOCK_MONOTONIC; none where an older supervisor has written, until it asks again.
     #[serde(default)]
     lacks_room_since_ns: Option<u64>,
+    /// The user who took it out, until it has been told so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cancelled_by: Option<u32>,
 }
 
 /// All of them, of one boot.
@@ -86,8 +89,9 @@ impl Queue {
             is_over_quota: waiter.is_over_quota,
             lacks_host_memory: waiter.lacks_host_memory,
             lacks_room_since_ns: waiter.lacks_room_since_ns,
+            cancelled_by: waiter.cancelled_by,
         };
-        self.waiters.iter().filter(|waiter| waiter.cancelled_by.is_none()).map(record).collect()
+        self.waiters.iter().map(record).collect()
     }
 }
 
@@ -118,7 +122,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         (waiter.kept_ns, waiter.kept_on) = (record.kept_ns.into(), record.kept_on.into());
         waiter.appointment = record.appointment.into();
         (waiter.is_over_quota, waiter.lacks_host_memory) = (record.is_over_quota, record.lacks_host_memory);
-        waiter.lacks_room_since_ns = record.lacks_room_since_ns;
+        (waiter.lacks_room_since_ns, waiter.cancelled_by) = (record.lacks_room_since_ns, record.cancelled_by);
         waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
@@ -170,6 +174,13 @@ mod tests {
         again.join(&serde_json::from_str(&text("third")).unwrap(), 1000, this, 9);
         assert_eq!(shown(&again)[2], ("third".to_owned(), 2, 9));
         assert_eq!(read(directory.path(), "another boot").len(), 0);
+        again.waiters[0].cancelled_by = Some(7);
+        let waiters = again.records().iter().map(|record| serde_json::to_value(record).unwrap()).collect();
+        write_whole(&directory.path().join(QUEUE_FILE), &Written { boot_id: "boot".into(), waiters }).unwrap();
+        let once_more = read(directory.path(), "boot");
+        let first = once_more.waiter_of(&serde_json::from_str(&text("first")).unwrap(), 1000).unwrap();
+        assert_eq!(first.cancelled_by, Some(7), "who was taken out is still to be told, and waits no more");
+        assert_eq!(shown(&once_more).len(), 2);
         std::fs::write(directory.path().join(QUEUE_FILE), "{").unwrap();
         assert_eq!(read(directory.path(), "boot").len(), 0);
     }
