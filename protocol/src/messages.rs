@@ -11,7 +11,7 @@
 //! | `POST /v1/leases/ID/suspend`, `.../evict` | nothing | [`LeaseView`] |
 //! | `GET /v1/leases/ID/explain` | | [`LeaseExplanation`](crate::LeaseExplanation) |
 //! | `GET /v1/queue` | | `[WaitingView]` |
-//! | `POST /v1/queue/ID/cancel` | nothing | [`WaitingView`](crate::WaitingView) |
+//! | `POST /v1/queue/ID/cancel`, `/hold`, `/release`, `/first` | nothing | [`WaitingView`](crate::WaitingView) |
 //! | `GET /v1/quota` | | [`QuotaView`](crate::QuotaView), one for each |
 //! | `GET /v1/reservations` | | `[ReservationView]` |
 //! | `GET /v1/counts` | | [`Counts`](crate::Counts) |

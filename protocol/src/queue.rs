@@ -61,6 +61,12 @@ pub struct WaitingView {
     /// have by what runs: who has less is before it. None where it does not count.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub owner_had_gpu_seconds: Option<u64>,
+    /// The user who holds it back, if somebody does: it is behind all others then, and does not begin before it is released.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub held_by: Option<u32>,
+    /// Whether somebody has put it before the others of its priority.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_first: bool,
 }
 
 #[cfg(test)]

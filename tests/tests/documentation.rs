@@ -355,6 +355,8 @@ fn the_socket_s_document_has_every_form_of_a_message() {
             deadline_unix_ms: Some(4),
             is_at_risk: true,
             owner_had_gpu_seconds: Some(5),
+            held_by: Some(0),
+            is_first: true,
         },
         retry_ms: 200,
     };

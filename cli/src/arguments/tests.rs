@@ -191,6 +191,13 @@ fn the_queue_is_looked_at_and_waited_in() {
         panic!("no cancel");
     };
     assert_eq!(ids, ["a", "b"]);
+    for (line, is_its) in [
+        ("gpool queue hold a", (|verb| matches!(verb, QueueVerb::Hold { .. })) as fn(&QueueVerb) -> bool),
+        ("gpool queue release a", |verb| matches!(verb, QueueVerb::Release { .. })),
+        ("gpool queue first a", |verb| matches!(verb, QueueVerb::First { .. })),
+    ] {
+        assert!(matches!(parsed(line).unwrap().verb, Verb::Queue { verb } if is_its(&verb)), "{line}");
+    }
     assert!(matches!(parsed("gpool queue cancel"), Err(Failure::Clap(_))));
     let Verb::Run(options) = parsed("gpool run --fraction 0.3 --wait 5m -- true").unwrap().verb else {
         panic!("no run")

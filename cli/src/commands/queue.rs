@@ -1,4 +1,4 @@
-//! `gpool queue ls` and `gpool queue cancel ID...`
+//! `gpool queue ls`, and `gpool queue cancel ID...` and what else is done with those that wait
 
 use crate::arguments::{Format, QueueVerb};
 use crate::exit::Failure;
@@ -32,7 +32,7 @@ const WIDE: [Column; 8] = [
     figure("DEADLINE IN"),
     text("WHY"),
 ];
-const HEADER: [&str; 21] = [
+const HEADER: [&str; 23] = [
     "place",
     "container_id",
     "owner_uid",
@@ -54,13 +54,18 @@ const HEADER: [&str; 21] = [
     "is_at_risk",
     "pod",
     "owner_had_gpu_seconds",
+    "held_by",
+    "is_first",
 ];
 
 /// Runs a verb of `gpool queue`.
 pub fn run(client: &Client, verb: &QueueVerb) -> Result<(), Failure> {
     match verb {
         QueueVerb::Ls { format } => list(client, *format),
-        QueueVerb::Cancel { ids } => cancel(client, ids),
+        QueueVerb::Cancel { ids } => change(client, ids, "cancel"),
+        QueueVerb::Hold { ids } => change(client, ids, "hold"),
+        QueueVerb::Release { ids } => change(client, ids, "release"),
+        QueueVerb::First { ids } => change(client, ids, "first"),
     }
 }
 
@@ -83,10 +88,10 @@ pub fn render_csv(waiting: &[WaitingView]) -> String {
 }
 
 /// One that is refused does not keep the others from it.
-fn cancel(client: &Client, ids: &[String]) -> Result<(), Failure> {
+fn change(client: &Client, ids: &[String], how: &str) -> Result<(), Failure> {
     let mut refused = Vec::new();
     for id in ids {
-        let path = waiting_path(id).map(|path| format!("{path}/cancel"));
+        let path = waiting_path(id).map(|path| format!("{path}/{how}"));
         match path.and_then(|path| client.post::<Value, WaitingView>(&path, &json!({}))) {
             Ok(waiting) => output::print(&format!("{}\n", waiting.container_id))?,
             Err(refusal) => refused.push(refusal),
@@ -98,7 +103,7 @@ fn cancel(client: &Client, ids: &[String]) -> Result<(), Failure> {
 fn cells(one: &WaitingView) -> Vec<String> {
     let request = &one.request;
     vec![
-        one.place.to_string(),
+        place(one),
         one.container_id.short().to_owned(),
         one.owner_uid.to_string(),
         request.team.clone().unwrap_or_else(|| "-".to_owned()),
@@ -109,6 +114,15 @@ fn cells(one: &WaitingView) -> Vec<String> {
         format_seconds(one.waited_ms / 1000),
         format_seconds(request.wait_seconds.unwrap_or(0)),
     ]
+}
+
+/// Who is held back stands nowhere, and who was put first is marked.
+fn place(one: &WaitingView) -> String {
+    match (one.held_by, one.is_first) {
+        (Some(_), _) => "held".to_owned(),
+        (None, true) => format!("{}^", one.place),
+        (None, false) => one.place.to_string(),
+    }
 }
 
 fn wide_cells(one: &WaitingView) -> Vec<String> {
@@ -194,6 +208,8 @@ fn csv_cells(one: &WaitingView) -> Vec<String> {
         if one.deadline_unix_ms.is_some() { one.is_at_risk.to_string() } else { String::new() },
         one.pod.as_ref().map(ToString::to_string).unwrap_or_default(),
         one.owner_had_gpu_seconds.map(|seconds| seconds.to_string()).unwrap_or_default(),
+        one.held_by.map(|uid| uid.to_string()).unwrap_or_default(),
+        one.is_first.to_string(),
     ]
 }
 
@@ -222,6 +238,11 @@ mod tests {
         assert_eq!((wide_cells(&hurried)[16].as_str(), csv_cells(&hurried).len()), ("2h15m!", HEADER.len()));
         assert!(wide.last().unwrap().contains("GPU-1 has 10 % free"));
         assert_eq!(csv_cells(&waiting()).len(), HEADER.len());
+        let mut placed = waiting();
+        placed.is_first = true;
+        assert_eq!(cells(&placed)[0], "1^");
+        placed.held_by = Some(0);
+        assert_eq!(cells(&placed)[0], "held");
     }
 
     #[test]

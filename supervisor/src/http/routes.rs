@@ -16,6 +16,7 @@ use crate::metrics;
 use crate::mig;
 use crate::overflow;
 use crate::overrides;
+use crate::queue::Placing;
 use crate::quotas;
 use crate::reservations;
 use crate::revocation;
@@ -171,6 +172,12 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(Counts { seal, ..leases.counts() })
         }
         ("POST", ["v1", "queue", id, "cancel"]) => value(cancel(peer, leases, id)?),
+        ("POST", ["v1", "queue", id, "hold"]) => value(place(peer, leases, id, Placing::Hold)?),
+        ("POST", ["v1", "queue", id, "release"]) => value(place(peer, leases, id, Placing::Release)?),
+        ("POST", ["v1", "queue", id, "first"]) => {
+            peer.must_administer("put one before others in the queue")?;
+            value(place(peer, leases, id, Placing::First)?)
+        }
         ("GET", ["v1", "leases"]) => value(leases.book().views()),
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),
@@ -293,6 +300,12 @@ fn suspend(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBod
 fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
     revocation::revoke(leases, &lease_id, &format!("user {} asked for it", peer.uid), Some(peer.uid))
+}
+
+fn place(peer: &Peer, leases: &Leases, id: &str, placing: Placing) -> Result<WaitingView, ErrorBody> {
+    let (container_id, owner_uid) = leases.book().queue.find(id, peer.uid)?;
+    peer.must_own(owner_uid)?;
+    leases.place_waiting((&container_id, owner_uid), placing, (peer.uid, peer.administers()))
 }
 
 fn cancel(peer: &Peer, leases: &Leases, id: &str) -> Result<WaitingView, ErrorBody> {

@@ -1,5 +1,6 @@
 //! Asking for a lease, and for one that may have to wait.
 
+use super::holding::held_back;
 use super::tending::Left;
 use super::waiter::owner_of;
 use super::{Queue, Waiter};
@@ -93,6 +94,10 @@ impl Leases {
             match self.place_as(&changed, requester.name, uid, end) {
                 Ok((mut book, place)) => {
                     self.check_taken_out(&mut book, asked, uid)?;
+                    if let Some(by) = book.queue.held_by(asked, uid) {
+                        drop(book);
+                        return self.wait_or_leave(asked, requester, uid, held_back(by));
+                    }
                     let place = Place { before: Some(before), ..place };
                     let granted = self.grant_at(book, place, (&changed, uid), &requester, deadline);
                     return match granted {
@@ -108,6 +113,10 @@ impl Leases {
             Ok((mut book, place)) => {
                 // Somebody may have taken it out since it was looked at last.
                 self.check_taken_out(&mut book, asked, uid)?;
+                if let Some(by) = book.queue.held_by(asked, uid) {
+                    drop(book);
+                    return self.wait_or_leave(asked, requester, uid, held_back(by));
+                }
                 let place = Place { before, ..place };
                 let granted = match self.grant_at(book, place, (asked, uid), &requester, deadline) {
                     Ok(granted) => granted,
@@ -232,7 +241,8 @@ impl Leases {
                 true
             }
         };
-        if is_known {
+        let is_held = book.queue.held_by(asked, uid).is_some();
+        if is_known && !is_held {
             is_to_be_written |= self.appoint(&book, asked, uid)?.1;
         }
         let ahead = book.queue.ahead_of(asked, uid);
@@ -247,6 +257,7 @@ impl Leases {
             book.queue.waiter_of(asked, uid).is_some_and(|waiter| waiter.has_settled_plan() && !waiter.is_due(now_ns));
         // What has failed is not tried five times a second.
         let has_failed = refusal.code == ErrorCode::SupervisorFailed;
+        let lacks_other = has_failed || is_held;
         let place_to_ask = if waits_for_its_moment || has_failed { u32::MAX } else { place_to_ask };
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
@@ -254,13 +265,13 @@ impl Leases {
             let lacks = (refusal.code == ErrorCode::QuotaReached, lacks_host_memory);
             is_to_be_written |= lacks != (waiter.is_over_quota, waiter.lacks_host_memory);
             (waiter.is_over_quota, waiter.lacks_host_memory) = lacks;
-            is_to_be_written |= waiter.note_lack(has_failed, now_ns);
+            is_to_be_written |= waiter.note_lack(lacks_other, now_ns);
             if has_failed && waiter.cause != cause {
                 log!("{} waits on, its lease cannot be made: {cause}", waiter.asked.container_id.short());
             }
             waiter.note_asked(cause, place_to_ask, now_ns);
         }
-        if place_for_room == 1 && !lacks_host_memory && !waits_for_its_moment {
+        if place_for_room == 1 && !is_held && !lacks_host_memory && !waits_for_its_moment {
             // Also while nobody stands behind it: from now on.
             self.keep_for_first(&book);
         }

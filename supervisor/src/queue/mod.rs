@@ -6,12 +6,14 @@
 mod asking;
 mod departed;
 mod history;
+mod holding;
 mod places;
 mod store;
 mod tending;
 mod waiter;
 
 pub use asking::is_for_want_of_room;
+pub use holding::Placing;
 pub use tending::Left;
 pub use waiter::{Appointment, Waiter};
 
@@ -44,7 +46,7 @@ impl Queue {
     pub fn in_order(&self) -> Vec<&Waiter> {
         let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.is_in_line()).collect();
         let claim =
-            |waiter: &&Waiter| Claim { is_ordinary: !self.is_urgent(&waiter.asked, waiter.uid), ..waiter.claim };
+            |waiter: &&Waiter| Claim { is_ordinary: !self.goes_first(&waiter.asked, waiter.uid), ..waiter.claim };
         let mut claims: Vec<Claim> = waiting.iter().map(claim).collect();
         if let Some(history) = &self.history {
             history.place(&waiting, &mut claims);
@@ -55,7 +57,7 @@ impl Queue {
     /// Who stands before this request: those before it in the queue, or those of its priority and of higher ones where it is
     /// not in it.
     pub fn ahead_of(&self, asked: &LeaseRequest, uid: u32) -> Vec<&Waiter> {
-        let mut all = self.before(asked.request.priority, self.is_urgent(asked, uid));
+        let mut all = self.before(asked.request.priority, self.goes_first(asked, uid));
         if let Some(place) = all.iter().position(|waiter| waiter.is_for(asked, uid)) {
             all.truncate(place);
         }
@@ -68,11 +70,11 @@ impl Queue {
         self.before(priority, self.urgent.iter().any(|its| holders.contains(its)))
     }
 
-    /// Those of this priority and of higher ones, the next one first; in an emergency of this one only those of its priority that have one.
-    fn before(&self, priority: Priority, is_urgent: bool) -> Vec<&Waiter> {
+    /// Those of this priority and of higher ones, the next one first; where this one goes first only those of its priority that do.
+    fn before(&self, priority: Priority, goes_first: bool) -> Vec<&Waiter> {
         let (mut all, priority) = (self.in_order(), slice_priority(priority));
         all.retain(|waiter| match waiter.claim.priority == priority {
-            true => !is_urgent || self.is_urgent(&waiter.asked, waiter.uid),
+            true => !goes_first || self.goes_first(&waiter.asked, waiter.uid),
             false => waiter.claim.priority < priority,
         });
         all
@@ -84,6 +86,11 @@ impl Queue {
             let holders = Holder::both(asked.request.team.as_deref(), uid);
             self.urgent.iter().any(|its| holders.contains(its))
         }
+    }
+
+    /// Whether this request stands before the others of its priority: in an emergency, or because somebody said so.
+    fn goes_first(&self, asked: &LeaseRequest, uid: u32) -> bool {
+        self.is_urgent(asked, uid) || self.waiter_of(asked, uid).is_some_and(|waiter| waiter.is_first)
     }
 
     /// From now on these stand first.
@@ -103,12 +110,12 @@ impl Queue {
         self.waiter_of(asked, uid).map_or_else(departed, Waiter::since)
     }
 
-    /// All of them, the next one first, as the socket shows them.
+    /// All of them, the next one first and those that are held back last, as the socket shows them.
     pub fn views(&self) -> Vec<WaitingView> {
         let had = |waiter: &Waiter| Some(self.history.as_ref()?.had_ns(waiter)? / 1_000_000_000);
         let view =
             |(waiter, place): (&Waiter, u32)| WaitingView { owner_had_gpu_seconds: had(waiter), ..waiter.view(place) };
-        self.in_order().into_iter().zip(1..).map(view).collect()
+        self.in_order().into_iter().chain(self.held()).zip(1..).map(view).collect()
     }
 
     /// How long the one has waited that came first.
@@ -159,10 +166,12 @@ impl Queue {
 
     /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
-        // Who waits for a quota of its own stands still, and time goes on without it; so it does without who waits for the host's memory,
+        // Who is held back or waits for a quota of its own stands still, and time goes on without it; so it does without who waits for the host's memory,
         // for those who want none.
         let wants_some = asked.request.spill_bytes.is_some();
-        let stands_still = |waiter: &Waiter| waiter.is_over_quota || waiter.lacks_host_memory && !wants_some;
+        let stands_still = |waiter: &Waiter| {
+            waiter.held_by.is_some() || waiter.is_over_quota || waiter.lacks_host_memory && !wants_some
+        };
         let waiting = self.waiters.iter().filter(|waiter| !stands_still(waiter));
         let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
         let priority = slice_priority(asked.request.priority);

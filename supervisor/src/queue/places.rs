@@ -17,7 +17,7 @@ impl Queue {
     /// places, an owner that has less than an equal part of them is let in all the same: nobody's crowd shuts others out.
     pub fn has_place_for(&self, asked: &LeaseRequest, uid: u32, is_over_quota: bool, places: usize) -> bool {
         let (priority, is_urgent) = (slice_priority(asked.request.priority), self.is_urgent(asked, uid));
-        let all = self.in_order();
+        let all: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.is_there()).collect();
         let counts = |waiter: &&&Waiter| {
             waiter.claim.priority <= priority && (!is_urgent || self.is_urgent(&waiter.asked, waiter.uid))
         };

@@ -44,6 +44,11 @@ struct WaiterRecord {
     /// The user who took it out, until it has been told so.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cancelled_by: Option<u32>,
+    /// The user who holds it back, and whether it was put first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    held_by: Option<u32>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    is_first: bool,
 }
 
 /// All of them, of one boot.
@@ -90,6 +95,8 @@ impl Queue {
             lacks_host_memory: waiter.lacks_host_memory,
             lacks_room_since_ns: waiter.lacks_room_since_ns,
             cancelled_by: waiter.cancelled_by,
+            held_by: waiter.held_by,
+            is_first: waiter.is_first,
         };
         self.waiters.iter().map(record).collect()
     }
@@ -123,6 +130,7 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         waiter.appointment = record.appointment.into();
         (waiter.is_over_quota, waiter.lacks_host_memory) = (record.is_over_quota, record.lacks_host_memory);
         (waiter.lacks_room_since_ns, waiter.cancelled_by) = (record.lacks_room_since_ns, record.cancelled_by);
+        (waiter.held_by, waiter.is_first) = (record.held_by, record.is_first);
         waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
@@ -175,12 +183,15 @@ mod tests {
         assert_eq!(shown(&again)[2], ("third".to_owned(), 2, 9));
         assert_eq!(read(directory.path(), "another boot").len(), 0);
         again.waiters[0].cancelled_by = Some(7);
+        (again.waiters[1].held_by, again.waiters[2].is_first) = (Some(8), true);
         let waiters = again.records().iter().map(|record| serde_json::to_value(record).unwrap()).collect();
         write_whole(&directory.path().join(QUEUE_FILE), &Written { boot_id: "boot".into(), waiters }).unwrap();
         let once_more = read(directory.path(), "boot");
         let first = once_more.waiter_of(&serde_json::from_str(&text("first")).unwrap(), 1000).unwrap();
         assert_eq!(first.cancelled_by, Some(7), "who was taken out is still to be told, and waits no more");
-        assert_eq!(shown(&once_more).len(), 2);
+        assert_eq!(shown(&once_more).len(), 1, "and who is held back is so still");
+        let kept: Vec<_> = once_more.waiters.iter().map(|waiter| (waiter.held_by, waiter.is_first)).collect();
+        assert_eq!(kept, [(None, false), (Some(8), false), (None, true)]);
         std::fs::write(directory.path().join(QUEUE_FILE), "{").unwrap();
         assert_eq!(read(directory.path(), "boot").len(), 0);
     }

@@ -135,7 +135,7 @@ impl super::Queue {
     /// Nobody with that id waits, or several do.
     pub fn find(&self, text: &str, peer: u32) -> Result<(ContainerId, u32), ErrorBody> {
         let is_meant = |waiter: &&Waiter| !text.is_empty() && waiter.asked.container_id.0.starts_with(text);
-        let found: Vec<&Waiter> = self.in_order().into_iter().filter(is_meant).collect();
+        let found: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.is_there()).filter(is_meant).collect();
         let only = |those: &mut dyn Iterator<Item = &&Waiter>| match (those.next(), those.next()) {
             (Some(one), None) => Some((one.asked.container_id.clone(), one.uid)),
             _ => None,
@@ -156,11 +156,11 @@ impl super::Queue {
     }
 }
 
-fn is_meant(waiter: &Waiter, id: &str, owner_uid: u32) -> bool {
-    waiter.is_in_line() && waiter.uid == owner_uid && waiter.asked.container_id.0 == id
+pub(super) fn is_meant(waiter: &Waiter, id: &str, owner_uid: u32) -> bool {
+    waiter.is_there() && waiter.uid == owner_uid && waiter.asked.container_id.0 == id
 }
 
-fn nobody(text: &str) -> ErrorBody {
+pub(super) fn nobody(text: &str) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::LeaseUnknown,
         format!("no container with the id {text:?} waits for room"),

@@ -67,6 +67,10 @@ pub struct Waiter {
     pub retry: Duration,
     /// The user who took it out of the queue, until it has been told so.
     pub cancelled_by: Option<u32>,
+    /// The user who holds it back, if somebody does: it has its place again when it is released.
+    pub held_by: Option<u32>,
+    /// Whether somebody has put it before the others of its priority.
+    pub is_first: bool,
     /// Whether it has a lease whose MPS daemon is started: if that does not, it waits on.
     pub is_seated: bool,
     /// Where it goes, once there was room for it: what those behind it are given must not change that.
@@ -106,6 +110,8 @@ impl Waiter {
             asked_ns: claim.since_ns,
             retry: RETRY_LONGEST,
             cancelled_by: None,
+            held_by: None,
+            is_first: false,
             is_seated: false,
             planned: RefCell::default(),
             making_on: RefCell::default(),
@@ -126,9 +132,14 @@ impl Waiter {
         self.uid == uid && (self.asked.container_id == asked.container_id || is_next_attempt)
     }
 
-    /// Whether it stands in the line: not who was taken out and is to be told, nor who is about to have its lease.
-    pub fn is_in_line(&self) -> bool {
+    /// Whether it waits: not who was taken out and is to be told, nor who is about to have its lease.
+    pub fn is_there(&self) -> bool {
         self.cancelled_by.is_none() && !self.is_seated
+    }
+
+    /// Whether it stands in the line: who is held back waits, and is not in it.
+    pub fn is_in_line(&self) -> bool {
+        self.is_there() && self.held_by.is_none()
     }
 
     /// Whether those behind it have the room on GPUs that it asks for.
@@ -136,10 +147,10 @@ impl Waiter {
         self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
     }
 
-    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told: not where it has room and `has_failed` to
-    /// have its lease made. Whether that is new.
-    pub fn note_lack(&mut self, has_failed: bool, now_ns: u64) -> bool {
-        let lacks_other = has_failed || self.is_over_quota || self.lacks_host_memory;
+    /// Notes whether it lacks room on GPUs and nothing else, as it has just been told: not where it `lacks_other`
+    /// things, as who is held back or whose lease could not be made. Whether that is new.
+    pub fn note_lack(&mut self, lacks_other: bool, now_ns: u64) -> bool {
+        let lacks_other = lacks_other || self.is_over_quota || self.lacks_host_memory;
         let lacks_room = !lacks_other && self.appointment.get_mut().is_none();
         let before = self.lacks_room_since_ns;
         self.lacks_room_since_ns = lacks_room.then(|| before.unwrap_or(now_ns));
@@ -335,6 +346,8 @@ impl Waiter {
             // Who was let in without a moment has lost it.
             is_at_risk: self.asked.request.deadline.is_some() && appointment.is_none(),
             owner_had_gpu_seconds: None,
+            held_by: self.held_by,
+            is_first: self.is_first,
         }
     }
 }

@@ -63,6 +63,6 @@ fn asking(leases: &Leases, id: &LeaseId) -> Option<Asking> {
         leases.leave_queue_of(&mut book, &asked, uid, Left::Gone);
         return None;
     }
-    let is_early = waiter.is_early(clock::now_ns());
-    init.filter(|_| !is_early).map(|init| Asking { asked, uid, init })
+    let rests = waiter.is_early(clock::now_ns()) || waiter.held_by.is_some();
+    init.filter(|_| !rests).map(|init| Asking { asked, uid, init })
 }

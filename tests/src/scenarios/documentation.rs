@@ -74,6 +74,9 @@ const OVERRIDE: &str = "/v1/overrides";
 const OVERRIDE_END: &str = "/v1/overrides/end";
 const TESTED: &str = "/v1/gpus/{gpu}/tested";
 const CANCEL: &str = "/v1/queue/{id}/cancel";
+const HOLD: &str = "/v1/queue/{id}/hold";
+const RELEASE: &str = "/v1/queue/{id}/release";
+const FIRST: &str = "/v1/queue/{id}/first";
 
 /// Every answer is as the document says, with a lease that works.
 fn compare_answers(host: &Host) -> Result<()> {
@@ -112,9 +115,14 @@ fn compare_answers(host: &Host) -> Result<()> {
                 let asked = serde_json::json!({"container_id": "waits",
                     "request": {"fraction_permille": 1000, "wait_seconds": 60}});
                 compare("POST", "/v1/leases", &client.post("/v1/leases", &asked)?);
-                compare("GET", "/v1/queue", &client.get("/v1/queue")?);
+                for place in [FIRST, HOLD, RELEASE] {
+                    compare("POST", place, &client.post(&place.replace("{id}", "waits"), &())?);
+                    compare("GET", "/v1/queue", &client.get("/v1/queue")?);
+                }
                 client.post(&CANCEL.replace("{id}", "waits"), &())?
             }
+            // Only while one waits.
+            ("POST", HOLD | RELEASE | FIRST) => continue,
             ("POST", DRAIN) => {
                 let drained = client.post(&DRAIN.replace("{gpu}", "0"), &serde_json::json!({"reason": "new fans"}))?;
                 compare("GET", "/v1/gpus/drained", &client.get("/v1/gpus/drained")?);

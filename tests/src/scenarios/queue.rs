@@ -84,6 +84,12 @@ fn for_no_longer_than_asked(host: &Host) -> Result<()> {
 fn some_give_up(host: &Host) -> Result<()> {
     let cancelled = waiting_command(host, "0.9", LONG)?;
     let id = waits(host, 1)?[0].container_id.to_string();
+    for (verb, is_held, is_first) in [("hold", true, false), ("release", false, false), ("first", false, true)] {
+        succeeded("gpool queue", host.gpool(&["queue", verb, &id])?)?;
+        let all = waits(host, 1)?;
+        let is_so = (all[0].held_by.is_some(), all[0].is_first) == (is_held, is_first);
+        ensure(is_so, || format!("after gpool queue {verb} it is {:?}", all[0]))?;
+    }
     let printed = succeeded("gpool queue cancel", host.gpool(&["queue", "cancel", &id])?)?;
     ensure(printed.contains(&id), || format!("it printed {printed:?}"))?;
     let said = failed(cancelled.wait_with_output().context("gpool run")?)?;
