@@ -1,8 +1,9 @@
 //! Which devices containers have, by the kubelet's own word: its service for monitors of pod resources, version v1
 //! (`k8s.io/kubelet/pkg/apis/podresources/v1`, from Kubernetes 1.20 on).
 //!
-//! A kubelet from 1.27 on refuses a container for good whose device is unhealthy when it starts, also when it starts again. So
-//! those stay healthy that somebody has.
+//! Which devices of a plugin are healthy a kubelet from 1.27 on looks at when it takes in a pod, also one that it finds when it is
+//! itself started anew: it ends one whose own are not. So those stay healthy that somebody has, for as long as the supervisor counts.
+//! A container that is started again under the same kubelet is not asked for them.
 
 use crate::kubelet::ListResourcesRequest;
 use crate::kubelet::pod_resources_lister_client::PodResourcesListerClient;

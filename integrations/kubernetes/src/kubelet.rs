@@ -14,7 +14,8 @@ pub const SOCKET: &str = "kubelet.sock";
 pub const RESOURCES_SOCKET: &str = "/var/lib/kubelet/pod-resources/kubelet.sock";
 /// The health of a device that may be given out.
 pub const HEALTHY: &str = "Healthy";
-/// The health of one that may not. Who has it keeps it while he runs, and is refused by a newer kubelet when he starts again.
+/// The health of one that may not. Who has it keeps it, also when he starts again; a newer kubelet that is itself started anew ends the
+/// pod of one that does not run at that moment.
 pub const UNHEALTHY: &str = "Unhealthy";
 
 /// Nothing.

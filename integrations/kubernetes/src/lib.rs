@@ -16,7 +16,7 @@ mod presence;
 pub use arguments::{Arguments, command};
 
 use gpool_protocol::{Client, Countable, Counts, Seal};
-use offer::{Offered, offers};
+use offer::{Offered, Stock, offers};
 use presence::Presence;
 use sd_notify::NotifyState;
 use std::collections::BTreeMap;
@@ -96,7 +96,7 @@ async fn run(arguments: Arguments) {
 struct Offering {
     directory: PathBuf,
     resources: PathBuf,
-    counts: BTreeMap<Offered, watch::Sender<Countable>>,
+    stocks: BTreeMap<Offered, watch::Sender<Stock>>,
     seal: watch::Sender<Option<Seal>>,
     presences: tokio::task::JoinSet<()>,
     heard: Option<Instant>,
@@ -106,8 +106,8 @@ struct Offering {
 impl Offering {
     fn new(directory: PathBuf, resources: PathBuf) -> Self {
         let presences = tokio::task::JoinSet::new();
-        let (counts, seal) = (BTreeMap::new(), watch::Sender::default());
-        Self { directory, resources, counts, seal, presences, heard: None, said: String::new() }
+        let (stocks, seal) = (BTreeMap::new(), watch::Sender::default());
+        Self { directory, resources, stocks, seal, presences, heard: None, said: String::new() }
     }
 
     /// The supervisor has said what there is.
@@ -118,12 +118,12 @@ impl Offering {
             send_if_other(&self.seal, counts.seal.clone());
         }
         let now: BTreeMap<Offered, Countable> = offers(counts).into_iter().collect();
-        for (offered, sender) in &self.counts {
+        for (offered, sender) in &self.stocks {
             // What there is none of any more is offered as nothing: a kubelet forgets no resource.
-            send_if_other(sender, now.get(offered).copied().unwrap_or_default());
+            send_if_other(sender, Stock::Counted(now.get(offered).copied().unwrap_or_default()));
         }
         for (offered, count) in &now {
-            if !self.counts.contains_key(offered) {
+            if !self.stocks.contains_key(offered) {
                 self.present(offered.clone(), *count);
             }
         }
@@ -140,9 +140,9 @@ impl Offering {
         if self.heard.is_some_and(|heard| heard.elapsed() < HOLDS) {
             return;
         }
-        for sender in self.counts.values() {
-            let all = sender.borrow().all;
-            send_if_other(sender, Countable { all, available: 0 });
+        for sender in self.stocks.values() {
+            let all = sender.borrow().all();
+            send_if_other(sender, Stock::Unknown { all });
         }
         let words = format!("nothing to give out: {cause}");
         if words != self.said {
@@ -152,10 +152,10 @@ impl Offering {
     }
 
     fn present(&mut self, offered: Offered, count: Countable) {
-        let (sender, count) = watch::channel(count);
-        self.counts.insert(offered.clone(), sender);
+        let (sender, stock) = watch::channel(Stock::Counted(count));
+        self.stocks.insert(offered.clone(), sender);
         let (directory, resources) = (self.directory.clone(), self.resources.clone());
-        let presence = Presence { offered, count, seal: self.seal.subscribe(), directory, resources };
+        let presence = Presence { offered, stock, seal: self.seal.subscribe(), directory, resources, held: None };
         self.presences.spawn(presence.keep());
     }
 

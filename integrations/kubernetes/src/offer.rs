@@ -54,9 +54,51 @@ pub fn offers(counts: &Counts) -> Vec<(Offered, Countable)> {
     percent.into_iter().chain(instances).collect()
 }
 
+/// How much there is of something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stock {
+    /// So much, by the supervisor's word.
+    Counted(Countable),
+    /// The supervisor has been silent for too long: how much of it may be given out nobody knows.
+    Unknown {
+        /// What there was in all.
+        all: u32,
+    },
+}
+
+impl Stock {
+    /// What there is in all.
+    pub fn all(&self) -> u32 {
+        match self {
+            Stock::Counted(count) => count.all,
+            Stock::Unknown { all } => *all,
+        }
+    }
+
+    /// Whether it matters which ones containers have.
+    pub fn depends_on_held(&self) -> bool {
+        matches!(self, Stock::Counted(count) if count.available < count.all)
+    }
+
+    /// What the kubelet is told where containers have `held`.
+    ///
+    /// Without the supervisor all devices are unhealthy, also those that containers have. Were these healthy, the node would look full:
+    /// a cluster ends a pod of a full node for one of a higher priority, which then starts no more than the one before it, and the next
+    /// pod would be ended for it. A node that has nothing is left alone. Containers that run, or that a kubelet starts again, are not
+    /// asked for the health of their devices. A kubelet that is itself started anew asks for it where it takes in a pod of which a
+    /// container does not run just then, as an init container that is over (kubernetes/kubernetes#138446), and ends the pod. It does
+    /// so before any plugin has presented itself as well, so that healthy devices would save few of those.
+    pub fn devices(&self, held: &BTreeSet<String>) -> Devices {
+        match *self {
+            Stock::Unknown { all } => devices(Countable { all, available: 0 }, &BTreeSet::new()),
+            Stock::Counted(count) => devices(count, held),
+        }
+    }
+}
+
 /// The kubelet counts devices. Which of them a container is given says nothing: where it goes is the supervisor's choice. Those that
 /// containers have, `held`, are healthy whatever may be given out; then as many others as may.
-pub fn devices(count: Countable, held: &BTreeSet<String>) -> Devices {
+fn devices(count: Countable, held: &BTreeSet<String>) -> Devices {
     let ids: Vec<String> = (0..count.all).map(|number| number.to_string()).collect();
     let kept = ids.iter().filter(|id| held.contains(*id)).count();
     let mut free = (count.available as usize).saturating_sub(kept);
@@ -111,9 +153,24 @@ mod tests {
         assert_eq!(healthy(3, 2, &[]), "0 1");
         assert_eq!(healthy(5, 3, &["3", "4"]), "0 3 4");
         assert_eq!(healthy(5, 5, &["3", "4"]), "0 1 2 3 4");
-        assert_eq!(healthy(5, 0, &["3", "4"]), "3 4", "who has it may start again, and nobody else comes");
+        assert_eq!(healthy(5, 0, &["3", "4"]), "3 4", "who has it keeps it, and nobody else comes");
         assert_eq!(healthy(3, 2, &["7"]), "0 1", "of a GPU that is no more");
         assert_eq!(healthy(0, 0, &[]), "");
+    }
+
+    #[test]
+    fn nothing_is_offered_that_nobody_counts() {
+        let held = BTreeSet::from(["3".to_owned()]);
+        let healthy = |stock: Stock| {
+            let list = stock.devices(&held).devices;
+            assert_eq!(list.len(), stock.all() as usize);
+            list.iter().filter(|device| device.health == HEALTHY).count()
+        };
+        let counted = |available| Stock::Counted(Countable { all: 5, available });
+        assert_eq!([5, 2, 0].map(|available| healthy(counted(available))), [5, 2, 1]);
+        assert_eq!([5, 2, 0].map(|available| counted(available).depends_on_held()), [false, true, true]);
+        let unknown = Stock::Unknown { all: 5 };
+        assert_eq!((healthy(unknown), unknown.depends_on_held()), (0, false), "no pod is ended for another one");
     }
 
     #[test]

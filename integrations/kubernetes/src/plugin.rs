@@ -19,13 +19,14 @@ use tonic::{Request, Response, Status};
 /// One resource of this host, as it is presented once. Each kubelet that watches is a receiver of its lists.
 pub struct Plugin {
     offered: Offered,
-    lists: watch::Sender<Devices>,
+    lists: watch::Sender<Option<Devices>>,
     seal: watch::Receiver<Option<Seal>>,
 }
 
 impl Plugin {
-    /// Answers for `offered`, of which there is what `lists` says, under the seal that the supervisor has told last.
-    pub fn new(offered: Offered, lists: watch::Sender<Devices>, seal: watch::Receiver<Option<Seal>>) -> Self {
+    /// Answers for `offered`, of which there is what `lists` says as soon as it says something, under the seal that the supervisor has
+    /// told last.
+    pub fn new(offered: Offered, lists: watch::Sender<Option<Devices>>, seal: watch::Receiver<Option<Seal>>) -> Self {
         Self { offered, lists, seal }
     }
 
@@ -64,7 +65,7 @@ impl DevicePlugin for Plugin {
     }
 
     async fn list_and_watch(&self, _: Request<Empty>) -> Result<Response<Self::ListAndWatchStream>, Status> {
-        Ok(Response::new(Box::pin(WatchStream::new(self.lists.subscribe()).map(Ok))))
+        Ok(Response::new(Box::pin(WatchStream::new(self.lists.subscribe()).filter_map(|list| list).map(Ok))))
     }
 
     async fn allocate(&self, request: Request<AllocateRequest>) -> Result<Response<AllocateResponse>, Status> {

@@ -3,25 +3,27 @@
 use crate::held::held;
 use crate::kubelet::registration_client::RegistrationClient;
 use crate::kubelet::{Devices, RegisterRequest, SOCKET, VERSION};
-use crate::offer::{Offered, devices};
+use crate::offer::{Offered, Stock};
 use crate::plugin::Plugin;
 use crate::{log, send_if_other};
-use gpool_protocol::{Countable, Seal};
+use gpool_protocol::Seal;
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use tokio::net::UnixListener;
+use std::time::{Duration, Instant};
+use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tonic::transport::Endpoint;
 
 /// How often it is looked whether the kubelet is still the one that knows of it, and which devices containers have.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A kubelet that is told of a plugin asks for its list at once, or after it has tried to reach it for ten seconds; one that does
-/// not in so many looks has lost it. Kubelets do not come back by themselves when the connection breaks.
-const LOOKS_WITHOUT_A_WATCHER: u32 = 15;
+/// How often it is looked for a kubelet while none watches: one that starts ends pods whose plugin is not there yet.
+const LOOK: Duration = Duration::from_millis(100);
+/// A kubelet that is told of a plugin asks for its list at once, or after it has tried to reach it for ten seconds; one that has not
+/// for so long has lost it. Kubelets do not come back by themselves when the connection breaks.
+const WITHOUT_A_WATCHER: Duration = Duration::from_secs(15);
 /// After a kubelet that did not take it.
 const PAUSE: Duration = Duration::from_secs(5);
 /// A kubelet answers at once, or not.
@@ -40,13 +42,27 @@ pub struct Presence {
     /// With what.
     pub offered: Offered,
     /// How much there is of it.
-    pub count: watch::Receiver<Countable>,
+    pub stock: watch::Receiver<Stock>,
     /// What the supervisor knows its own plugin by.
     pub seal: watch::Receiver<Option<Seal>>,
     /// Where the kubelet and plugins have their sockets.
     pub directory: PathBuf,
     /// Where the kubelet says who has which devices.
     pub resources: PathBuf,
+    /// Which ones containers had, as it has said last.
+    pub held: Option<BTreeSet<String>>,
+}
+
+/// Why it is not at a kubelet, and after how long that is tried again.
+struct Absence {
+    words: String,
+    pause: Duration,
+}
+
+impl From<String> for Absence {
+    fn from(words: String) -> Self {
+        Self { words, pause: PAUSE }
+    }
 }
 
 /// What has been said of what went wrong: the same again is not news.
@@ -65,72 +81,88 @@ impl Told {
 impl Presence {
     /// Presents it to each kubelet that comes, for ever.
     pub async fn keep(mut self) {
-        let mut told = Told::default();
+        let (mut told, kubelet) = (Told::default(), self.directory.join(SOCKET));
         loop {
-            match self.once(&mut told).await {
-                Ok(()) => sleep(PERIOD).await,
-                Err(cause) => {
-                    told.tell(cause);
-                    let is_there = identity(&self.directory.join(SOCKET)).is_some();
-                    sleep(if is_there { PAUSE } else { PERIOD }).await;
-                }
+            let found = identity(&kubelet);
+            let Err(absence) = self.once(&mut told).await else { continue };
+            told.tell(absence.words);
+            let since = Instant::now();
+            // One that comes meanwhile is not kept waiting.
+            while since.elapsed() < absence.pause && identity(&kubelet) == found {
+                sleep(LOOK).await;
             }
         }
     }
 
     /// Until another kubelet is there.
-    async fn once(&mut self, told: &mut Told) -> Result<(), String> {
+    async fn once(&mut self, told: &mut Told) -> Result<(), Absence> {
         let (kubelet, own) = (self.directory.join(SOCKET), self.directory.join(self.offered.endpoint()));
-        let Some(asked) = identity(&kubelet) else {
-            return Err(format!("no kubelet listens on {}; waiting for one", kubelet.display()));
-        };
+        let asked = identity(&kubelet);
+        // After a boot the socket of the kubelet before it is there, and nobody listens.
+        if let Err(cause) = UnixStream::connect(&kubelet).await {
+            let why = if asked.is_none() { String::new() } else { format!(" ({cause})") };
+            let words = format!("no kubelet listens on {}{why}; waiting for one", kubelet.display());
+            return Err(Absence { words, pause: LOOK });
+        }
         let said = |cause: io::Error| format!("{} cannot be made ({cause})", own.display());
         remove(&own).map_err(said)?;
         let listener = UnixListener::bind(&own).map_err(said)?;
         let listens = identity(&own);
-        // Each presentation has its own, so that those who watch an earlier one are not taken for watchers of this one.
-        let lists = watch::Sender::new(self.list(&mut Told::default()).await);
+        // Each presentation has its own, so that those who watch an earlier one are not taken for watchers of this one. What is known
+        // of who has what does not keep a kubelet waiting that has just started; what is not, its list alone waits for.
+        let stock = *self.stock.borrow_and_update();
+        let held = if stock.depends_on_held() { self.held.clone() } else { Some(BTreeSet::new()) };
+        let lists = watch::Sender::new(held.map(|held| stock.devices(&held)));
         let mut serving = tokio::task::JoinSet::new();
         serving.spawn(Plugin::new(self.offered.clone(), lists.clone(), self.seal.clone()).serve(listener));
         let resource = self.offered.resource();
         register(&kubelet, &self.offered)
             .await
             .map_err(|cause| format!("the kubelet on {} does not take {resource}: {cause}", kubelet.display()))?;
-        let (mut alone, mut is_watched, mut unsaid) = (0, false, Told::default());
+        let (mut watched, mut is_watched, mut unsaid) = (Instant::now(), false, Told::default());
         loop {
-            tokio::select! {
-                ended = serving.join_next() => return Err(format!("{resource} is served no more: {ended:?}")),
-                changed = self.count.changed() => if changed.is_err() { return Ok(()) },
-                () = sleep(PERIOD) => {
-                    alone = if lists.receiver_count() == 0 { alone + 1 } else { 0 };
+            let is_asked = lists.receiver_count() > 0;
+            if is_asked || lists.borrow().is_none() {
+                send_if_other(&lists, Some(self.list(&mut unsaid).await));
+            }
+            if is_asked {
+                watched = Instant::now();
+                if !is_watched {
+                    told.tell(format!("the kubelet on {} has been told of {resource}", kubelet.display()));
                 }
-            }
-            if !is_watched && lists.receiver_count() > 0 {
                 is_watched = true;
-                told.tell(format!("the kubelet on {} has been told of {resource}", kubelet.display()));
             }
-            send_if_other(&lists, self.list(&mut unsaid).await);
-            if identity(&kubelet).as_ref() != Some(&asked) || identity(&own) != listens {
+            if identity(&kubelet) != asked || identity(&own) != listens {
                 *told = Told::default();
                 return Ok(());
             }
-            if alone == LOOKS_WITHOUT_A_WATCHER {
-                return Err(format!("the kubelet does not watch {resource}; it is told again"));
+            if watched.elapsed() >= WITHOUT_A_WATCHER {
+                return Err(format!("the kubelet does not watch {resource}; it is told again").into());
+            }
+            tokio::select! {
+                ended = serving.join_next() => return Err(format!("{resource} is served no more: {ended:?}").into()),
+                changed = self.stock.changed() => if changed.is_err() {
+                    return Err(format!("{resource} is counted no more").into());
+                },
+                () = lists.closed(), if is_asked => {}
+                () = sleep(if is_asked { PERIOD } else { LOOK }) => {}
             }
         }
     }
 
     /// What the kubelet is told now. Who has which device matters where not all may be given out.
     async fn list(&mut self, told: &mut Told) -> Devices {
-        let count = *self.count.borrow_and_update();
-        let held = match count.available < count.all {
-            true => held(&self.resources, &self.offered.resource()).await.unwrap_or_else(|cause| {
+        let stock = *self.stock.borrow_and_update();
+        if !stock.depends_on_held() {
+            return stock.devices(&BTreeSet::new());
+        }
+        match held(&self.resources, &self.offered.resource()).await {
+            Ok(held) => self.held = Some(held),
+            Err(cause) => {
                 told.tell(format!("the kubelet does not say on {} who has what: {cause}", self.resources.display()));
-                BTreeSet::new()
-            }),
-            false => BTreeSet::new(),
-        };
-        devices(count, &held)
+            }
+        }
+        stock.devices(self.held.as_ref().unwrap_or(&BTreeSet::new()))
     }
 }
 

@@ -12,11 +12,11 @@ use gpool_protocol::Seal;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixListener as BlockingListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::{Channel, Endpoint, Server};
@@ -30,7 +30,12 @@ struct Program(Child);
 
 impl Program {
     fn start(directory: &Path) -> Self {
+        Self::start_with_log(directory, Stdio::inherit())
+    }
+
+    fn start_with_log(directory: &Path, log: Stdio) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpool-device-plugin"));
+        command.stderr(log);
         command.arg("--kubelet").arg(directory).arg("--socket").arg(directory.join("gpool.sock"));
         command.arg("--pod-resources").arg(directory.join(RESOURCES));
         Self(command.spawn().unwrap())
@@ -73,17 +78,25 @@ impl Supervisor {
 
 /// Where the played kubelet says who has what; as the supervisor's socket, elsewhere in truth.
 const RESOURCES: &str = "resources.sock";
+/// Where the program's log goes, where it is read.
+const LOG: &str = "log";
 
-/// Says that a container of another plugin's, and one of this one's, have these.
-struct Held(Vec<String>);
+/// Says that a container of another plugin's, and one of this one's, have these; not before `after` says so.
+struct Held {
+    has: Vec<String>,
+    after: Option<watch::Receiver<bool>>,
+}
 
 #[tonic::async_trait]
 impl PodResourcesLister for Held {
     async fn list(&self, _: Request<ListResourcesRequest>) -> Result<Response<PodResourcesList>, Status> {
+        if let Some(mut after) = self.after.clone() {
+            after.wait_for(|is_time| *is_time).await.map_err(|_| Status::unavailable("it ends"))?;
+        }
         let of = |resource: &str, ids: &[String]| ContainerResources {
             devices: vec![ContainerDevices { resource_name: resource.to_owned(), device_ids: ids.to_vec() }],
         };
-        let containers = vec![of("other.io/thing", &["1".to_owned()]), of("gpool.io/percent", &self.0)];
+        let containers = vec![of("other.io/thing", &["1".to_owned()]), of("gpool.io/percent", &self.has)];
         Ok(Response::new(PodResourcesList { pods: vec![PodResources { containers }] }))
     }
 }
@@ -107,10 +120,10 @@ struct Kubelet {
 }
 
 impl Kubelet {
-    /// A kubelet that starts removes every socket in its directory but the supervisor's, which is elsewhere in truth.
+    /// A kubelet that starts removes every socket in its directory, but those that are elsewhere in truth.
     fn start(directory: &Path) -> Self {
         for entry in std::fs::read_dir(directory).unwrap().flatten() {
-            if entry.file_name() != "gpool.sock" && entry.file_name() != RESOURCES {
+            if !["gpool.sock", RESOURCES, LOG].iter().any(|other| entry.file_name() == *other) {
                 std::fs::remove_file(entry.path()).unwrap();
             }
         }
@@ -218,14 +231,17 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
     until(&mut of_instances, (0, 0)).await;
     until(&mut list, (200, 200)).await;
 
-    // Nothing new starts without a supervisor; who has something stays able to start again.
-    std::fs::remove_file(directory.path().join("gpool.sock")).unwrap();
+    // What may be given out is less than what containers have, as of a drained GPU: that stays.
+    supervisor.says(r#"{"percent": {"all": 200, "available": 0}}"#);
     until(&mut list, (200, 0)).await;
     let resources = connections(&directory.path().join(RESOURCES));
-    let held = PodResourcesListerServer::new(Held(vec!["150".into(), "7".into()]));
+    let held = PodResourcesListerServer::new(Held { has: vec!["150".into(), "7".into()], after: None });
     tokio::spawn(async move { Server::builder().serve_with_incoming(held, resources).await });
     let last = timeout(PATIENCE, list.message()).await.unwrap().unwrap().unwrap();
     assert_eq!((last.devices.len(), healthy(&last)), (200, vec!["7", "150"]));
+    // Without a supervisor there is nothing at all, so that no pod is ended to make room that is none.
+    std::fs::remove_file(directory.path().join("gpool.sock")).unwrap();
+    until(&mut list, (200, 0)).await;
     let _back = Supervisor::start(directory.path(), r#"{"percent": {"all": 200, "available": 170}}"#);
     let last = timeout(PATIENCE, list.message()).await.unwrap().unwrap().unwrap();
     assert!(told(&last) == (200, 170) && healthy(&last).contains(&"150"), "{last:?}");
@@ -236,7 +252,45 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
 async fn supervisor_is_stuck(directory: &Path, list: &mut tonic::Streaming<Devices>) {
     std::fs::remove_file(directory.join("gpool.sock")).unwrap();
     let _silent = BlockingListener::bind(directory.join("gpool.sock")).unwrap();
-    until(list, (200, 2)).await;
+    until(list, (200, 0)).await;
+}
+
+/// A kubelet that has just started ends pods whose plugin is not there yet: it hears of it before it is asked anything, and nothing of
+/// who has what that is not so.
+#[tokio::test]
+async fn a_kubelet_is_told_first_and_asked_then() {
+    let directory = tempfile::tempdir().unwrap();
+    let _supervisor = Supervisor::start(directory.path(), r#"{"percent": {"all": 100, "available": 0}}"#);
+    let mut kubelet = Kubelet::start(directory.path());
+    let (told, after) = watch::channel(false);
+    let held = PodResourcesListerServer::new(Held { has: vec!["7".into()], after: Some(after) });
+    let resources = connections(&directory.path().join(RESOURCES));
+    tokio::spawn(async move { Server::builder().serve_with_incoming(held, resources).await });
+    let _program = Program::start(directory.path());
+    let (_, mut plugin) = kubelet.next().await;
+    told.send_replace(true);
+    let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
+    assert_eq!(healthy(&list.message().await.unwrap().unwrap()), ["7"]);
+}
+
+/// After a boot the socket of the kubelet before it lies there, to which nobody listens.
+#[tokio::test]
+async fn a_socket_that_nobody_listens_to_is_no_kubelet() {
+    let directory = tempfile::tempdir().unwrap();
+    let _supervisor = Supervisor::start(directory.path(), r#"{"percent": {"all": 100, "available": 100}}"#);
+    drop(BlockingListener::bind(directory.path().join(SOCKET)).unwrap());
+    let log = directory.path().join(LOG);
+    let _program = Program::start_with_log(directory.path(), std::fs::File::create_new(&log).unwrap().into());
+    let waits = async {
+        while !std::fs::read_to_string(&log).unwrap().contains("waiting for one") {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    timeout(PATIENCE, waits).await.expect("a kubelet that is waited for");
+    let mut kubelet = Kubelet::start(directory.path());
+    kubelet.next().await;
+    let said = std::fs::read_to_string(&log).unwrap();
+    assert!(!said.contains("does not take"), "{said}");
 }
 
 #[tokio::test]
