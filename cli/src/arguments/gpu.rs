@@ -15,7 +15,7 @@ pub enum GpuVerb {
         format: Format,
     },
     /// Let GPUs take no new leases, before a repair for example; those on them go on. It holds until gpool gpu undrain, also
-    /// after a boot
+    /// after a boot. On a node of Kubernetes kubectl cordon it first
     Drain {
         /// Indices or UUIDs of GPUs, or unique prefixes of UUIDs; a divided one is drained with all of its instances
         #[arg(required = true, value_name = "GPU")]

@@ -4,7 +4,7 @@ use super::{called, evict};
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
 use gpool_protocol::{
-    Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, GpuView, HealthFinding, format_seconds, gpu_path,
+    Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, GpuView, HealthFinding, LeaseView, format_seconds, gpu_path,
     health_words,
 };
 use serde_json::{Value, json};
@@ -16,6 +16,11 @@ const LOOK_PERIOD: Duration = Duration::from_secs(1);
 pub(super) const AWAY: Duration = Duration::from_secs(60);
 /// What is said when everybody has gone.
 pub(super) const NOBODY: &str = "no lease is left\n";
+
+/// Said where pods of a cluster are on the host. What they have on a drained GPU is nobody's after them, which their scheduler cannot
+/// know: it would have one after the other make room.
+const CORDON: &str = "pods of a cluster have shares that it counts: kubectl cordon this node, or pods of a higher priority may have them \
+                      ended for room that nobody gets; kubectl uncordon it after gpool gpu undrain\n";
 
 /// Drains GPUs, and waits `wait_seconds` at most until no lease is on them, if it is to wait. If it is to `evict`, whoever is left then
 /// loses them.
@@ -38,6 +43,9 @@ pub fn drain(
     }
     for gpu in &drained {
         output::print(&format!("{}\n", told(gpu)))?;
+    }
+    if drained.iter().any(|gpu| gpu.leases > 0) && has_counted(&client.get::<Vec<LeaseView>>("/v1/leases")?) {
+        output::print(CORDON)?;
     }
     // Nobody waits for an hour to hear that a name was wrong.
     Failure::of_all(&refused)?;
@@ -104,6 +112,11 @@ fn told(gpu: &DrainedGpu) -> String {
         leases => format!("{leases} leases are on it, and go on"),
     };
     format!("{} takes no new leases; {left}", called(gpu.index, &gpu.uuid))
+}
+
+/// Whether a cluster counts what any of them has.
+fn has_counted(leases: &[LeaseView]) -> bool {
+    leases.iter().any(|lease| lease.resource.is_some())
 }
 
 fn wait_until_empty(client: &Client, drained: &[DrainedGpu], seconds: u64) -> Result<(), Failure> {
@@ -187,6 +200,24 @@ mod tests {
         assert!(
             in_spite(&[]).is_empty()
                 && in_spite(&[finding]).starts_with(", although it shows remap-pending: it is not")
+        );
+    }
+
+    #[test]
+    fn a_cluster_that_counts_pods_here_is_told_of_a_drain() {
+        let lease = |more: &str| -> LeaseView {
+            let text = format!(
+                r#"{{"lease_id":"1","container_id":"1","state":"active","gpu_uuid":"GPU-1","fraction_permille":300,
+                "received_permille":1,"charged_gpu_ns":2,"memory_cap_bytes":3,"memory_used_bytes":4,"allocations_refused":5,
+                "gate_wait_ns":6,"launches":7,"processes":0,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
+                "owner_uid":0,"created_unix_ms":9{more}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let counted = lease(r#","resource":"percent=30""#);
+        assert_eq!(
+            [has_counted(&[]), has_counted(&[lease("")]), has_counted(&[lease(""), counted])],
+            [false, false, true]
         );
     }
 
