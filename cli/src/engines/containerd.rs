@@ -16,6 +16,10 @@ const PLUGINS: [(i64, &str); 3] =
 const DEFAULT: &str = "default_runtime_name";
 /// The annotations of pods that gpool reads.
 const ANNOTATIONS: &str = "gpool.io/*";
+/// Whether a runtime leaves cgroups to systemd, as the kubelet has to.
+const SYSTEMD_CGROUP: &str = "SystemdCgroup";
+/// What a runtime has beside its options, and gpool's like the default one's.
+const CARRIED_OVER: [&str; 2] = ["base_runtime_spec", "privileged_without_host_devices"];
 
 /// What the text tells containerd.
 pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
@@ -49,7 +53,7 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
     }
     let plugin = plugin(&document)?;
     let today = effective_runtimes(effective);
-    let options = today.and_then(|(name, runtimes)| template(name, runtimes));
+    let default = today.and_then(|(name, runtimes)| runtimes.get(beside(name))?.as_table());
     let containerd = descend(document.as_table_mut(), &["plugins", plugin, "containerd"])?;
     if wanted.is_default {
         containerd.insert(DEFAULT, value(RUNTIME_NAME));
@@ -71,11 +75,36 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
         let all = std::iter::once(ANNOTATIONS.to_owned()).chain(others);
         ours.insert(key, value(all.collect::<Array>()));
     }
-    if !ours.contains_key("options") {
-        ours.insert("options", Item::Table(options.map(|options| said(&options)).unwrap_or_default()));
+    for (key, its) in default.map(stripped).iter().flatten().filter(|(key, _)| CARRIED_OVER.contains(&key.as_str())) {
+        ours.insert(key, item(its));
     }
-    descend(ours, &["options"])?.insert("BinaryName", value(path_text(&wanted.runtime)?));
+    if !ours.contains_key("options") {
+        let options = default.and_then(|default| default.get("options")?.as_table());
+        ours.insert("options", Item::Table(options.map(said).unwrap_or_default()));
+    }
+    let options = descend(ours, &["options"])?;
+    options.insert("BinaryName", value(path_text(&wanted.runtime)?));
+    // Not once and for all: it is often set when gpool is there already, and pods of two drivers on one node end in disorder.
+    match default.map(leaves_cgroups_to_systemd) {
+        Some(true) => {
+            options.insert(SYSTEMD_CGROUP, value(true));
+        }
+        Some(false) => {
+            options.remove(SYSTEMD_CGROUP);
+        }
+        None => {}
+    }
     Ok(document.to_string())
+}
+
+/// The runtime beside gpool's that the text names as the default, where one of the two leaves cgroups to systemd and the other does not;
+/// none where the text does not say.
+pub fn other_cgroup_driver(text: &str) -> Option<String> {
+    let document: toml::Table = text.parse().ok()?;
+    let (default, runtimes) = effective_runtimes(&document)?;
+    let name = beside(default);
+    let of = |name: &str| Some(leaves_cgroups_to_systemd(runtimes.get(name)?.as_table()?));
+    (of(name)? != of(RUNTIME_NAME)?).then(|| name.to_owned())
 }
 
 /// The text without the entry. Runtimes that were written down beside it stay: they say what holds anyway.
@@ -149,13 +178,14 @@ fn effective_runtimes(effective: &toml::Table) -> Option<(&str, &toml::Table)> {
     })
 }
 
-/// The options that gpool's runtime starts from: those of the default runtime, so that both use the same cgroup
-/// driver (`SystemdCgroup`), without its binary.
-fn template(default: &str, runtimes: &toml::Table) -> Option<toml::Table> {
-    let name = if default == RUNTIME_NAME { "runc" } else { default };
-    let mut options = runtimes.get(name)?.get("options")?.as_table()?.clone();
-    options.remove("BinaryName");
-    Some(options)
+/// The runtime that gpool's is made like: the default one, so that both use the same cgroup driver. containerd calls its own runc.
+fn beside(default: &str) -> &str {
+    if default == RUNTIME_NAME || default.is_empty() { "runc" } else { default }
+}
+
+fn leaves_cgroups_to_systemd(runtime: &toml::Table) -> bool {
+    let option = runtime.get("options").and_then(|options| options.get(SYSTEMD_CGROUP)?.as_bool());
+    option.unwrap_or(false)
 }
 
 fn default_of(text: &str) -> Option<String> {

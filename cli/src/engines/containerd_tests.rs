@@ -63,6 +63,53 @@ fn the_entry_stands_beside_the_runtimes_that_are_there_anyway() {
 }
 
 #[test]
+fn what_is_common_to_both_is_taken_from_the_default_each_time() {
+    let plugin = "io.containerd.grpc.v1.cri";
+    let of = |text: &str| {
+        let document: toml::Table = text.parse().unwrap();
+        document["plugins"][plugin]["containerd"]["runtimes"]["gpool"].as_table().unwrap().clone()
+    };
+    let changed = |from: &str, to: &str| {
+        let text = facts(plugin).effective.unwrap().to_string();
+        assert!(text.contains(from), "{text}");
+        Facts { effective: Some(text.replacen(from, to, 1).parse().unwrap()), ..Facts::default() }
+    };
+    let first =
+        with_entry(Some(DEBIAN), &wanted(false), &changed("SystemdCgroup = true", "SystemdCgroup = false")).unwrap();
+    assert!(of(&first)["options"].get("SystemdCgroup").is_none(), "{first}");
+    assert_eq!(other_cgroup_driver(&first), None);
+    // Set since by whoever installed the kubelet, beside a base specification.
+    let now = changed(
+        "base_runtime_spec = \"\"",
+        "base_runtime_spec = \"/etc/base.json\"\nprivileged_without_host_devices = true",
+    );
+    let second = with_entry(Some(&first), &wanted(false), &now).unwrap();
+    let ours = of(&second);
+    assert_eq!(ours["options"]["SystemdCgroup"].as_bool(), Some(true), "{second}");
+    assert_eq!(ours["base_runtime_spec"].as_str(), Some("/etc/base.json"), "{second}");
+    assert_eq!(ours["privileged_without_host_devices"].as_bool(), Some(true), "{second}");
+    let third =
+        with_entry(Some(&second), &wanted(false), &changed("SystemdCgroup = true", "SystemdCgroup = false")).unwrap();
+    assert!(of(&third)["options"].get("SystemdCgroup").is_none(), "{third}");
+    assert_eq!(
+        with_entry(Some(&second), &wanted(false), &Facts { effective: Some(toml::Table::new()), ..now }).unwrap(),
+        second
+    );
+}
+
+#[test]
+fn two_cgroup_drivers_on_one_node_are_seen() {
+    let plugin = "io.containerd.grpc.v1.cri";
+    let both = with_entry(Some(DEBIAN), &wanted(false), &facts(plugin)).unwrap();
+    assert_eq!(other_cgroup_driver(&both), None, "{both}");
+    let other = both.replacen("SystemdCgroup = true", "SystemdCgroup = false", 1);
+    assert_eq!(other_cgroup_driver(&other).as_deref(), Some("runc"), "{other}");
+    assert_eq!(other_cgroup_driver(DEBIAN), None, "the text does not say");
+    let as_default = with_entry(Some(&other), &wanted(true), &facts(plugin)).unwrap();
+    assert_eq!(other_cgroup_driver(&as_default).as_deref(), Some("runc"), "the file's own word: {as_default}");
+}
+
+#[test]
 fn version_three_has_another_section_and_four_the_same() {
     for version in ["version = 3\n", "version = 4\n"] {
         let after = with_entry(Some(version), &wanted(true), &facts("io.containerd.cri.v1.runtime")).unwrap();

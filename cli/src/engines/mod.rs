@@ -135,6 +135,11 @@ impl Engine {
         }
     }
 
+    /// The runtime beside gpool's that has another cgroup driver than gpool's by `text`, of containerd's; none if there is none.
+    pub fn other_cgroup_driver(self, text: &str) -> Option<String> {
+        if self == Engine::Containerd { containerd::other_cgroup_driver(text) } else { None }
+    }
+
     /// The runtime of containers that name none as `text` and `facts` have it, where that is NVIDIA's: it gives GPUs to
     /// containers that ask for nothing of gpool.
     pub fn default_of_nvidia(self, text: Option<&str>, facts: &Facts) -> Option<String> {
