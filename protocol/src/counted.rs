@@ -11,8 +11,24 @@ pub const PERCENT_OF_A_GPU: u16 = 100;
 /// The annotation by which gpool's device plugin says how many hundredths the kubelet has counted for a container, under its
 /// [`Seal`]. No person writes it.
 pub const PERCENT_ANNOTATION: &str = "gpool.io/resource";
-/// The same of a MIG instance: another one, so that a container which has both is seen to have both.
+/// The same of a MIG instance: another one, so that a container which has both is seen to have both. Behind it stand a dot and the
+/// profile, see [`instance_annotation`]; older plugins wrote it as it is.
 pub const INSTANCE_ANNOTATION: &str = "gpool.io/resource-mig";
+
+/// The annotation that says that an instance of `profile` was counted: one for each, since an engine keeps one value of a key, and a
+/// container which has two is to be seen to have two. A dot stands for the plus sign, as in the name of the resource.
+#[must_use]
+pub fn instance_annotation(profile: &str) -> String {
+    format!("{INSTANCE_ANNOTATION}.{}", profile.replace('+', "."))
+}
+
+/// Whether an annotation says what a cluster has counted.
+#[must_use]
+pub fn is_counted_annotation(key: &str) -> bool {
+    let of_instance =
+        || key.strip_prefix(INSTANCE_ANNOTATION).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+    key == PERCENT_ANNOTATION || of_instance()
+}
 
 /// What a cluster has counted for a container: `percent=30`, `mig=1g.10gb`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,6 +141,16 @@ mod tests {
             assert_eq!(CountedResource::parse(wrong), None, "{wrong}");
         }
         assert!(serde_json::from_str::<CountedResource>(r#""percent=0""#).is_err());
+    }
+
+    #[test]
+    fn annotations_of_the_plugin_are_known_by_their_beginning() {
+        for key in [PERCENT_ANNOTATION, INSTANCE_ANNOTATION, &instance_annotation("1g.10gb+me")] {
+            assert!(is_counted_annotation(key), "{key}");
+        }
+        for key in ["gpool.io/resource.web", "gpool.io/resource-migs", "gpool.io/fraction", "resource"] {
+            assert!(!is_counted_annotation(key), "{key}");
+        }
     }
 
     #[test]

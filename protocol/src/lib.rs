@@ -51,6 +51,7 @@ pub use client::{CallError, Client, ClientError, DEFAULT_SOCKET};
 pub use configuration::{ChangedKey, ConfigurationView, Reloaded};
 pub use counted::{
     Countable, CountedResource, Counts, INSTANCE_ANNOTATION, InstanceCount, PERCENT_ANNOTATION, PERCENT_OF_A_GPU,
+    instance_annotation, is_counted_annotation,
 };
 pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};

@@ -10,7 +10,7 @@ use crate::libraries::{self, Copies};
 use crate::nvidia_devices::NvidiaDevices;
 use crate::spec::INJECTED;
 use crate::toolkit_hooks;
-use gpool_protocol::{Edit, ErrorBody, ErrorCode, INSTANCE_ANNOTATION, LeaseId, PERCENT_ANNOTATION, Seal};
+use gpool_protocol::{Edit, ErrorBody, ErrorCode, LeaseId, Seal, is_counted_annotation};
 use oci_spec::runtime::{HookBuilder, MountBuilder};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -152,8 +152,8 @@ pub fn apply(spec: &mut Value, image: &Image, lease: &LeaseId, edits: &[Edit]) -
     let annotations = object(spec, &["annotations"])?;
     annotations.insert(INJECTED.to_owned(), Value::String(lease.0.clone()));
     // The supervisor has seen the seal. From here on low-level runtimes and hooks hand annotations to others.
-    for key in [PERCENT_ANNOTATION, INSTANCE_ANNOTATION] {
-        if let Some(Value::String(text)) = annotations.get_mut(key) {
+    for (_, value) in annotations.iter_mut().filter(|(key, _)| is_counted_annotation(key)) {
+        if let Value::String(text) = value {
             *text = Seal::taken_off(text).0.to_owned();
         }
     }

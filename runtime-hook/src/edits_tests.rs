@@ -1,5 +1,6 @@
 use super::*;
 use crate::report::assert_presentable;
+use gpool_protocol::PERCENT_ANNOTATION;
 use serde_json::json;
 
 fn edits() -> Vec<Edit> {
@@ -190,10 +191,13 @@ fn what_lies_over_the_mps_folder_is_replaced_and_nothing_is_made_on_the_host() {
 
 #[test]
 fn the_seal_of_what_was_counted_does_not_stay_in_the_bundle() {
-    let sealed = Seal::of(7).put_on("percent=30");
-    let spec = json!({"process": {}, "annotations": {PERCENT_ANNOTATION: sealed, "example.com/a": ";seal="}});
+    let (sealed, instance) = (Seal::of(7).put_on("percent=30"), "gpool.io/resource-mig.1g.10gb");
+    let spec = json!({"process": {}, "annotations": {PERCENT_ANNOTATION: sealed, instance: sealed, "example.com/a": ";seal="}});
     let annotations = applied(&spec.to_string())["annotations"].take();
-    assert_eq!(annotations, json!({PERCENT_ANNOTATION: "percent=30", "example.com/a": ";seal=", INJECTED: "L"}));
+    assert_eq!(
+        annotations,
+        json!({PERCENT_ANNOTATION: "percent=30", instance: "percent=30", "example.com/a": ";seal=", INJECTED: "L"})
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use crate::defaults::VISIBLE;
 use gpool_configuration::Placer;
-use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, INSTANCE_ANNOTATION, PERCENT_ANNOTATION};
+use gpool_protocol::{ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, is_counted_annotation};
 use std::collections::BTreeMap;
 
 const PORTIONS: [&str; 2] = ["GPU_PORTION", "RUNAI_NUM_OF_GPUS"];
@@ -167,7 +167,7 @@ impl Given {
         container: Option<&str>,
     ) -> Result<(BTreeMap<String, String>, Vec<String>), ErrorBody> {
         let mut annotations = annotations.clone();
-        if annotations.contains_key(PERCENT_ANNOTATION) || annotations.contains_key(INSTANCE_ANNOTATION) {
+        if annotations.keys().any(|key| is_counted_annotation(key)) {
             return Err(refused(
                 format!(
                     "the container has a resource of gpool's in its limits, and {} has placed it as well",

@@ -178,8 +178,10 @@ fn what_is_the_scheduler_s_to_say_nobody_else_says() {
             }
         }
     }
-    let resource = asked(Placer::Kai, &env, &[("gpool.io/resource", "percent=30")]).unwrap_err();
-    assert!(resource.message.contains("in its limits"), "{resource}");
+    for key in ["gpool.io/resource", "gpool.io/resource-mig.1g.10gb"] {
+        let resource = asked(Placer::Kai, &env, &[(key, "percent=30")]).unwrap_err();
+        assert!(resource.message.contains("in its limits"), "{resource}");
+    }
     let others = [
         ("gpool.io/mode", "slice"),
         ("gpool.io/memory.web", ""),

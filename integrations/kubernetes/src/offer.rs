@@ -1,7 +1,7 @@
 //! What is offered to the kubelet, and under which name.
 
 use crate::kubelet::{Device, Devices, HEALTHY, UNHEALTHY};
-use gpool_protocol::{Countable, CountedResource, Counts, INSTANCE_ANNOTATION, PERCENT_ANNOTATION, Seal};
+use gpool_protocol::{Countable, CountedResource, Counts, PERCENT_ANNOTATION, Seal, instance_annotation};
 use std::collections::BTreeSet;
 
 /// Something that pods can ask for.
@@ -34,13 +34,13 @@ impl Offered {
     /// What `count` of it are for a container: the annotation that says so, under the host's seal. A supervisor that tells none looks
     /// for none, or refuses what has none, which is shown. What no container can have is said as well, since its
     /// refusal by gpool-runtime is tried again and shown, where one by the plugin would end the pod.
-    pub fn annotation(&self, count: usize, seal: Option<&Seal>) -> (&'static str, String) {
+    pub fn annotation(&self, count: usize, seal: Option<&Seal>) -> (String, String) {
         let (key, counted) = match (self, count) {
-            (Offered::Percent, _) => (PERCENT_ANNOTATION, format!("percent={count}")),
+            (Offered::Percent, _) => (PERCENT_ANNOTATION.to_owned(), format!("percent={count}")),
             (Offered::Instances(profile), 1) => {
-                (INSTANCE_ANNOTATION, CountedResource::Instance(profile.clone()).to_string())
+                (instance_annotation(profile), CountedResource::Instance(profile.clone()).to_string())
             }
-            (Offered::Instances(profile), _) => (INSTANCE_ANNOTATION, format!("mig={profile}*{count}")),
+            (Offered::Instances(profile), _) => (instance_annotation(profile), format!("mig={profile}*{count}")),
         };
         (key, seal.map_or(counted.clone(), |seal| seal.put_on(&counted)))
     }
@@ -130,15 +130,16 @@ mod tests {
         let said = |offered: &Offered, count| {
             let (key, value) = offered.annotation(count, None);
             let seal = Seal::of(7);
-            assert_eq!(offered.annotation(count, Some(&seal)), (key, seal.put_on(&value)));
+            assert_eq!(offered.annotation(count, Some(&seal)), (key.clone(), seal.put_on(&value)));
             (key, CountedResource::parse(&value))
         };
-        assert_eq!(said(&Offered::Percent, 30), (PERCENT_ANNOTATION, Some(CountedResource::Percent(30))));
-        assert_eq!(said(&Offered::Percent, 1601), (PERCENT_ANNOTATION, None));
+        assert_eq!(said(&Offered::Percent, 30), (PERCENT_ANNOTATION.to_owned(), Some(CountedResource::Percent(30))));
+        assert_eq!(said(&Offered::Percent, 1601), (PERCENT_ANNOTATION.to_owned(), None));
         let instances = Offered::Instances("1g.10gb+me".into());
         let one = CountedResource::Instance("1g.10gb+me".into());
-        assert_eq!(said(&instances, 1), (INSTANCE_ANNOTATION, Some(one)));
-        assert_eq!(said(&instances, 2), (INSTANCE_ANNOTATION, None));
+        let key = "gpool.io/resource-mig.1g.10gb.me".to_owned();
+        assert_eq!(said(&instances, 1), (key.clone(), Some(one)), "two profiles are two keys");
+        assert_eq!(said(&instances, 2), (key, None));
     }
 
     #[test]

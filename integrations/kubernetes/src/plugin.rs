@@ -52,7 +52,7 @@ impl Plugin {
 
     fn give(&self, request: &ContainerRequest) -> ContainerResponse {
         let (key, value) = self.offered.annotation(request.device_ids.len(), self.seal.borrow().as_ref());
-        ContainerResponse { annotations: HashMap::from([(key.to_owned(), value)]) }
+        ContainerResponse { annotations: HashMap::from([(key, value)]) }
     }
 }
 

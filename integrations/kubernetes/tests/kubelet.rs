@@ -222,10 +222,10 @@ async fn a_kubelet_is_told_what_there_is_and_gives_it_out() {
     let mut of_instances = instances.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert_eq!(told(&of_instances.message().await.unwrap().unwrap()), (2, 1));
     let answer = instances.allocate(give(&["0"])).await.unwrap().into_inner();
-    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig"], seal.put_on("mig=1g.10gb"));
+    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig.1g.10gb"], seal.put_on("mig=1g.10gb"));
     // Nobody can have that, which gpool-runtime says; refused here, the pod would have failed for good.
     let answer = instances.allocate(give(&["0", "1"])).await.unwrap().into_inner();
-    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig"], seal.put_on("mig=1g.10gb*2"));
+    assert_eq!(answer.containers[0].annotations["gpool.io/resource-mig.1g.10gb"], seal.put_on("mig=1g.10gb*2"));
     // And taken away again.
     supervisor.says(r#"{"percent": {"all": 200, "available": 200}}"#);
     until(&mut of_instances, (0, 0)).await;

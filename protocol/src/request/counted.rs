@@ -1,6 +1,6 @@
 //! What a cluster has counted for a container, as the other keys say it: what the two say must not differ.
 
-use super::keys::{COUNTED, Entry, Origin};
+use super::keys::{Entry, Origin, is_counted};
 use super::{RequestError, parse_gpus, permille, told};
 use crate::counted::{CountedResource, INSTANCE_ANNOTATION, PERCENT_ANNOTATION, PERCENT_OF_A_GPU};
 use crate::error::{ErrorBody, ErrorCode};
@@ -17,15 +17,12 @@ const PERCENT: &str = "gpool.io/percent";
 pub fn take_counted(
     entries: &mut BTreeMap<String, Entry>,
 ) -> Result<Option<(CountedResource, Option<Seal>)>, RequestError> {
-    let entry = match COUNTED.map(|key| entries.remove(key)) {
-        [None, None] => return Ok(None),
-        [Some(entry), None] | [None, Some(entry)] => entry,
-        [Some(_), Some(_)] => {
-            return Err(refused(
-                format!("the container's limits have both {PERCENT} and a MIG instance"),
-                "leave one of them out: a container has shares of GPUs or an instance".into(),
-            ));
-        }
+    let keys: Vec<String> = entries.keys().filter(|key| is_counted(key)).cloned().collect();
+    let counted: Vec<Entry> = keys.iter().filter_map(|key| entries.remove(key)).collect();
+    let entry = match counted.as_slice() {
+        [] => return Ok(None),
+        [entry] => entry,
+        several => return Err(refused_several(several)),
     };
     let (counted, seal) = Seal::taken_off(entry.value.trim());
     let Some(resource) = CountedResource::parse(counted) else {
@@ -43,6 +40,20 @@ pub fn take_counted(
         CountedResource::Instance(profile) => ask_for_instance(entries, profile)?,
     }
     Ok(Some((resource, seal)))
+}
+
+fn refused_several(counted: &[Entry]) -> RequestError {
+    if counted.iter().any(|entry| entry.written_as == PERCENT_ANNOTATION) {
+        return refused(
+            format!("the container's limits have both {PERCENT} and a MIG instance"),
+            "leave one of them out: a container has shares of GPUs or an instance".into(),
+        );
+    }
+    let profiles: Vec<&str> = counted.iter().map(|entry| Seal::taken_off(entry.value.trim()).0).collect();
+    refused(
+        format!("the container's limits have MIG instances of several profiles ({})", profiles.join(", ")),
+        "leave all but one of them out: a container has one instance".into(),
+    )
 }
 
 fn ask_for_percent(entries: &mut BTreeMap<String, Entry>, percent: u16) -> Result<(), RequestError> {
@@ -191,6 +202,9 @@ mod tests {
         assert_eq!((sealed.resource, sealed.seal), (Some(CountedResource::Percent(30)), Some(seal)));
         let instance = read(&[("resource-mig", "mig=1g.10gb+me")]).unwrap();
         assert_eq!((instance.mode, instance.mig_profile.as_deref()), (Mode::Mig, Some("1g.10gb+me")));
+        let key = crate::instance_annotation("1g.10gb+me");
+        assert_eq!(key, "gpool.io/resource-mig.1g.10gb.me");
+        assert_eq!(read(&[(key.strip_prefix("gpool.io/").unwrap(), "mig=1g.10gb+me")]).unwrap(), instance);
     }
 
     #[test]
@@ -222,6 +236,16 @@ mod tests {
             (&[("resource", "30")], ["gpool.io/resource=\"30\"", "gpool-device-plugin"]),
             (&[("resource", "percent=1700")], ["percent=1700", "1 to 1600"]),
             (&[("resource-mig", "mig=1g.10gb*2")], ["mig=1g.10gb*2", "one MIG instance"]),
+            (&[("resource-mig.1g.10gb", "mig=1g.10gb*2")], ["mig=1g.10gb*2", "one MIG instance"]),
+            (
+                &[("resource-mig.1g.10gb", "mig=1g.10gb"), ("resource-mig.2g.20gb", "mig=2g.20gb")],
+                ["(mig=1g.10gb, mig=2g.20gb)", "all but one"],
+            ),
+            (&[("resource-mig", "mig=1g.10gb"), ("resource-mig.2g.20gb", "mig=2g.20gb")], ["several", "all but one"]),
+            (
+                &[("resource-mig.1g.10gb", "mig=1g.10gb"), ("resource", "percent=30")],
+                ["both gpool.io/percent", "leave"],
+            ),
             (
                 &[("resource-mig", "mig=1g.10gb"), ("resource", "percent=30")],
                 ["both gpool.io/percent", "leave one of them out"],

@@ -1,6 +1,7 @@
 //! Which keys a container has in the end: of the environment, of its pod and its own.
 
 use super::links::is_of_link;
+use crate::counted::is_counted_annotation;
 use crate::error::{ErrorBody, ErrorCode};
 use crate::request::{ANNOTATION_PREFIX, ENV_PREFIX, RequestError};
 use std::collections::BTreeMap;
@@ -30,9 +31,6 @@ const KEYS: [&str; 20] = [
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
-/// What a cluster has counted, hundredths and a MIG instance, which its device plugin says: annotations of one container, and none
-/// of a person.
-pub const COUNTED: [&str; 2] = ["resource", "resource-mig"];
 /// Two names with more wrong than one letter of so many have nothing to do with each other.
 const LETTERS_FOR_A_SLIP: usize = 3;
 /// A part of a name that is shorter says too little.
@@ -133,6 +131,11 @@ fn allowing(key: &str) -> String {
     format!("add \"{key}\" to the list [policy.env] allow in /etc/gpool/config.toml, which replaces the default")
 }
 
+/// Whether a key says what a cluster has counted, as its device plugin does: in an annotation of one container, and none of a person.
+pub fn is_counted(key: &str) -> bool {
+    is_counted_annotation(&format!("{ANNOTATION_PREFIX}{key}"))
+}
+
 fn base_of(name: &str) -> &str {
     name.split_once('.').map_or(name, |(base, _)| base)
 }
@@ -145,7 +148,7 @@ fn refuse_misspelt(source: RequestSource<'_>) -> Result<(), RequestError> {
     }
     for key in source.annotations.keys() {
         let Some(name) = request_annotation(key) else { continue };
-        if COUNTED.contains(&name) {
+        if is_counted(name) {
             continue;
         }
         let base = base_of(name);
@@ -175,7 +178,7 @@ fn remaining(source: RequestSource<'_>) -> BTreeMap<String, Entry> {
     for (key, value) in source.annotations {
         let Some(name) = request_annotation(key) else { continue };
         let entry = |origin| Entry { written_as: key.clone(), value: value.clone(), origin };
-        match name.split_once('.') {
+        match name.split_once('.').filter(|_| !is_counted(name)) {
             None => {
                 entries.insert(name.to_owned(), entry(Origin::Annotation));
             }
