@@ -165,10 +165,13 @@ impl Request {
             }
             (None, Mode::Auto | Mode::Slice | Mode::Mps) => {
                 let present: Vec<&str> = entries.values().map(|entry| entry.written_as.as_str()).collect();
+                let others = source.container_name.map_or(String::new(), keys::for_another);
                 return Err(ErrorBody::new(
                     ErrorCode::RequestInvalid,
                     format!("{} given, but no fraction", present.join(", ")),
-                    "add a fraction, for example 0.3: GPOOL_FRACTION, the annotation gpool.io/fraction or gpool run --fraction",
+                    format!(
+                        "add a fraction, for example 0.3: GPOOL_FRACTION, the annotation gpool.io/fraction or gpool run --fraction{others}"
+                    ),
                 ));
             }
         };

@@ -31,6 +31,8 @@ const KEYS: [&str; 20] = [
 ];
 /// `gpool.io/` annotations that gpool writes itself and that are no request.
 const OWN_MARKS: [&str; 1] = ["injected"];
+/// What asks for something by itself. The other keys say how what is asked for shall be.
+const ASKING: [&str; 5] = ["fraction", "gpus", "mode", "mig-profile", "isolation"];
 /// Two names with more wrong than one letter of so many have nothing to do with each other.
 const LETTERS_FOR_A_SLIP: usize = 3;
 /// A part of a name that is shorter says too little.
@@ -166,7 +168,7 @@ fn refuse_misspelt(source: RequestSource<'_>) -> Result<(), RequestError> {
 
 /// What is left when the environment, annotations and those for this container of its pod have been laid over each other.
 /// Annotations come from the person who starts the container and win over env. An empty value for this container takes
-/// away what holds for all of them.
+/// away what holds for all of them, and what holds for all of them asks for nothing without a share.
 fn remaining(source: RequestSource<'_>) -> BTreeMap<String, Entry> {
     let env = source.env.iter().filter_map(|raw| {
         let (key, value) = env_key(raw)?;
@@ -190,6 +192,13 @@ fn remaining(source: RequestSource<'_>) -> BTreeMap<String, Entry> {
     }
     entries.extend(own);
     entries.retain(|_, entry| entry.origin != Origin::OwnInPod || !entry.value.trim().is_empty());
+    let asks = |(key, entry): (&String, &Entry)| {
+        entry.origin != Origin::Annotation || ASKING.contains(&key.as_str()) || is_counted(key)
+    };
+    // What is for each container of a pod is for those that have a share. One that has none, as others add it to the pod, has nothing.
+    if source.container_name.is_some() && !entries.iter().any(asks) {
+        entries.clear();
+    }
     for (key, value) in source.defaults {
         let entry =
             || Entry { written_as: format!("default_request.{key}"), value: value.clone(), origin: Origin::Host };
@@ -209,6 +218,14 @@ pub fn explain_replacing(
     let remedy =
         format!("{}; an empty {ANNOTATION_PREFIX}KEY.{name} takes the pod's KEY away for this container", error.remedy);
     ErrorBody { remedy, ..error }
+}
+
+/// What else to do about a key that is the pod's, in a container that was to have no share.
+pub fn for_another(container_name: &str) -> String {
+    format!(
+        "; or if container {container_name} is to have no share write {ANNOTATION_PREFIX}KEY.CONTAINER, with the name of the one that \
+         has, in place of the pod's key"
+    )
 }
 
 /// The engine does not tell an image's annotation from a person's.

@@ -88,6 +88,26 @@ fn a_container_whose_pod_asks_for_others_only_asks_for_nothing() {
 }
 
 #[test]
+fn what_is_for_a_whole_pod_is_for_those_of_its_containers_that_have_a_share() {
+    let more = [("gpool.io/memory", "4GiB"), ("gpool.io/class", "latency"), ("gpool.io/team", "vision")];
+    let with = |own: &[(&'static str, &'static str)]| [&more[..], own].concat();
+    let fraction = ("gpool.io/fraction.web", "0.3");
+    assert_eq!(read(&with(&[fraction]), &[], Some("sidecar")), Ok(None), "as others add it");
+    assert_eq!(read(&with(&[fraction]), &[], Some("web")).unwrap().unwrap().class, Class::Latency);
+    let counted = read(&with(&[("gpool.io/resource", "percent=30")]), &[], Some("web")).unwrap().unwrap();
+    assert_eq!((counted.fraction_permille, counted.memory), (300, Some(MemoryCap::Bytes(4 << 30))));
+    assert_eq!(read(&with(&[]), &["GPOOL_FRACTION=0.2"], Some("log")).unwrap().unwrap().fraction_permille, 200);
+    // What says for itself that it asks is refused where it does not say how much.
+    for own in [("gpool.io/gpus", "2"), ("gpool.io/mode", "slice"), ("gpool.io/memory.log", "4GiB")] {
+        let refusal = read(&with(&[own]), &[], Some("log")).unwrap_err();
+        assert!(refusal.message.contains("no fraction") && refusal.remedy.contains("KEY.CONTAINER"), "{refusal}");
+    }
+    assert!(read(&more, &["GPOOL_WAIT=5m"], Some("log")).is_err(), "its own variable");
+    assert!(read(&more, &[], None).is_err(), "nobody has added it to a pod");
+    assert_eq!(read(&[("gpool.io/mem", "1GiB")], &[], Some("log")).unwrap_err().code, ErrorCode::RequestKeyUnknown);
+}
+
+#[test]
 fn a_container_can_do_without_what_its_pod_asks_for() {
     let pod = |own: &[(&'static str, &'static str)]| {
         let all: Vec<_> =

@@ -119,7 +119,8 @@ fn one_after_the_other(host: &Host, cri: Cri<'_>) -> Result<()> {
 
 /// A pod of which only one container shall have a share, and one of which a container has something else than the pod.
 fn for_one_only(host: &Host, cri: Cri<'_>) -> Result<()> {
-    let pod = cri.run_pod("one", HANDLER, &[("gpool.io/fraction.web", "0.3")])?;
+    // What is for the whole pod asks for nothing by itself.
+    let pod = cri.run_pod("one", HANDLER, &[("gpool.io/fraction.web", "0.3"), ("gpool.io/memory", CAP)])?;
     let log = cri.start(&pod, "log", &image_name(), &["sleep", "1000"])?;
     let seen = cri.exec(&log, &["ls", "/dev"])?;
     ensure(!seen.contains("gpool") && !seen.contains("nvidia"), || format!("log, which asks for nothing, has {seen}"))?;
