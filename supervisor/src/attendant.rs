@@ -157,7 +157,7 @@ impl Mailbox {
         let mut book = leases.book();
         let now = Instant::now();
         let kept = book.held.len();
-        book.held.retain(|held| held.until > now);
+        book.give_up_places(now);
         let has_expired = book.held.len() < kept;
         let mut over: Vec<(LeaseId, &str)> = Vec::new();
         let mut patience = IDLE_PERIOD;

@@ -77,9 +77,10 @@ fn is_unused(instance: &GpuCapacity) -> bool {
     Users { outside: 0, ..instance.users } == Users::default()
 }
 
-/// Those that a cluster has counted, who run or are being made. No place is kept for one.
+/// Those that a cluster has counted: who run or are being made, and those whose place is kept as long as there is their pod.
 fn counted_records(book: &Book) -> impl Iterator<Item = &Record> {
-    let records = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    let kept = book.held.iter().map(|held| &held.record);
+    let records = book.leases.values().map(|lease| &lease.record).chain(kept).chain(&book.stranded);
     records.filter(|record| record.resource.is_some())
 }
 
@@ -154,6 +155,8 @@ mod tests {
         assert_eq!(percent(vec![whole], vec![], &[]), 100);
         let kept = Held { record: record("GPU-0", None, 300), gpus: vec![0], until: Instant::now() };
         assert_eq!(percent(vec![], vec![kept], &[]), 170, "nobody has it, and nobody else is let in");
+        let kept = Held { record: own(), gpus: vec![0], until: Instant::now() };
+        assert_eq!(percent(vec![], vec![kept], &[]), 200, "its pod is there, which its scheduler takes off");
         let time_slices = |resource| Record { mechanism: Mechanism::TimeSlice, ..record("GPU-1", resource, 0) };
         assert_eq!(percent(vec![time_slices(None)], vec![], &[]), 100, "no slices beside them");
         assert_eq!(

@@ -3,8 +3,9 @@
 use super::book::{Book, Held, Lease};
 use super::grant::Leases;
 use super::record::Record;
-use crate::clock;
-use gpool_protocol::{ErrorBody, LeaseRequest};
+use crate::device::Kind;
+use crate::{cgroup, clock};
+use gpool_protocol::{CountedResource, ErrorBody, LeaseRequest};
 use std::time::{Duration, Instant};
 
 /// Who comes back to a place that is kept has so much of its run time left at least.
@@ -24,6 +25,12 @@ impl Leases {
         if lease.end_notice.until_ns(lease.record.ends_ns).is_some() || lease.record.ends_ns.is_some_and(is_over) {
             return;
         }
+        let whole_gpus = self.gpus().iter().filter(|gpu| gpu.kind == Kind::Whole).count();
+        let may_be_kept =
+            || may_lose_its_room(&lease.record, whole_gpus) && has_its_pod(&lease.record, cgroup::is_populated);
+        if lease.record.resource.is_some() && !may_be_kept() {
+            return;
+        }
         if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until });
@@ -39,32 +46,73 @@ impl Leases {
 
 /// Until when the place of an ended lease is kept: for `hold` if its container has run. A start that has failed gets nobody a
 /// place that was not kept before, and takes none from who starts the container again: what the lease had come back to is
-/// kept until `back_until`, as if nobody had come. For who comes back in a cluster that has counted him there is room anyway, and
-/// it gives that to the next one at once when he does not. It is kept as the lease had it, because of what the lease did not want
-/// others may have had some since.
+/// kept until `back_until`, as if nobody had come. It is kept as the lease had it, because of what the lease did not want others may
+/// have had some since.
 fn kept_until(record: &Record, back_until: Option<Instant>, hold: Duration, now: Instant) -> Option<Instant> {
     let has_its_room = record.revocation.is_none() && record.suspension.is_none();
-    if record.starts_once || !has_its_room || record.resource.is_some() {
+    if record.starts_once || !has_its_room {
         return None;
     }
     let until = if record.init.is_some() { Some(now + hold) } else { back_until };
     until.filter(|until| *until > now)
 }
 
+/// Whether who comes back in a cluster that has counted him may find his room taken by one of its own. On one GPU there is room for him
+/// anyway, and an instance is not cut. On several the cluster adds up what is free on each: one whose share fits on none of them would
+/// have the place of who is restarted.
+fn may_lose_its_room(record: &Record, whole_gpus: usize) -> bool {
+    whole_gpus > 1 && matches!(record.resource, Some(CountedResource::Percent(_)))
+}
+
+/// The cgroup of the sandbox of its pod: engines name it as they name that of a container, by the id. None of one in no pod.
+fn sandbox_cgroup(record: &Record) -> Option<String> {
+    let (before, after) = record.cgroup.as_deref()?.rsplit_once(&record.container_id.0)?;
+    Some(format!("{before}{}{after}", record.in_pod.as_ref()?.sandbox_id))
+}
+
+/// Whether the sandbox of its pod is there, without which nobody comes back: the cluster gives the room to the next one at once. Of an
+/// engine that has no process in it, as CRI-O may be told to, it never is.
+fn has_its_pod(record: &Record, is_populated: impl Fn(&str) -> bool) -> bool {
+    sandbox_cgroup(record).is_some_and(|path| is_populated(&path))
+}
+
+impl Book {
+    /// Gives up the places that are not kept any more. Of a pod that a cluster has counted they are kept no longer than there is the pod.
+    pub fn give_up_places(&mut self, now: Instant) {
+        self.give_up_places_by(now, cgroup::is_populated);
+    }
+
+    fn give_up_places_by(&mut self, now: Instant, is_populated: impl Fn(&str) -> bool) {
+        let has_pod = |record: &Record| record.resource.is_none() || has_its_pod(record, &is_populated);
+        self.held.retain(|held| held.until > now && has_pod(&held.record));
+    }
+}
+
 /// What `find` finds in the book. Where that is nothing for a container of a pod, places are given up that are kept for others of
 /// the pod, the oldest first, until there is room; if there is none then either, all stay. An init container is over before those
 /// after it start, and never comes back to the place that would keep them out. No engine says which one was that: another one that
-/// is restarted may lose its place so, to its own pod alone.
+/// is restarted may lose its place so, to its own pod alone. Of pods that a cluster has counted these places are given up also where
+/// there is room beside them: it has counted an init container or those after it, and not both.
 pub fn find_in_pod<Found>(
     book: &mut Book,
     (asked, uid): (&LeaseRequest, u32),
     find: impl Fn(&Book) -> Result<Found, ErrorBody>,
 ) -> Result<Found, ErrorBody> {
+    let has_its_own = book.held.iter().any(|held| held.record.is_started_anew_by(asked, uid));
+    let is_counted_with = |held: &Held| held.record.resource.is_some() && held.record.is_in_the_pod_of(asked, uid);
+    if asked.request.resource.is_some() && !has_its_own && book.held.iter().any(is_counted_with) {
+        let all = book.held.clone();
+        book.held.retain(|held| !is_counted_with(held));
+        if let Ok(found) = find(book) {
+            return Ok(found);
+        }
+        book.held = all;
+    }
     let refusal = match find(book) {
         Ok(found) => return Ok(found),
         Err(refusal) => refusal,
     };
-    if book.held.iter().any(|held| held.record.is_started_anew_by(asked, uid)) {
+    if has_its_own {
         return Err(refusal);
     }
     let all = book.held.clone();
@@ -142,6 +190,59 @@ mod tests {
     }
 
     #[test]
+    fn a_counted_container_has_its_place_kept_where_its_cluster_does_not_know_for_whom_it_is() {
+        let counted = |text: &str| Record { resource: CountedResource::parse(text), ..sample() };
+        let may_lose = |text, gpus| may_lose_its_room(&counted(text), gpus);
+        assert!(may_lose("percent=60", 2) && may_lose("percent=200", 8));
+        assert!(!may_lose("percent=60", 1), "its cluster knows for whom the room is");
+        assert!(!may_lose("percent=60", 0) && !may_lose("mig=1g.10gb", 2));
+    }
+
+    #[test]
+    fn a_counted_place_is_kept_no_longer_than_its_pod() {
+        let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(5));
+        let of = |sandbox_id: &str, resource: &str| {
+            let place = held(sandbox_id, "web", 300);
+            let cgroup = Some("/kubepods.slice/kubepods-pod1.slice/cri-containerd-web-1.scope".into());
+            let record = Record { cgroup, resource: CountedResource::parse(resource), ..place.record };
+            Held { record, until: later, ..place }
+        };
+        let mut book =
+            Book { held: vec![of("there", "percent=60"), of("gone", "percent=60"), of("gone", "")], ..Book::default() };
+        let is_there = |path: &str| path == "/kubepods.slice/kubepods-pod1.slice/cri-containerd-there.scope";
+        book.give_up_places_by(now, is_there);
+        let left: Vec<_> = book.held.iter().map(|held| held.record.in_pod.clone().unwrap().sandbox_id).collect();
+        assert_eq!(left, ["there", "gone"], "of the one that was not counted nobody can tell whether it comes back");
+        book.give_up_places_by(later, is_there);
+        assert!(book.held.is_empty());
+    }
+
+    #[test]
+    fn an_init_container_that_was_counted_takes_no_room_beside_the_pod_s_others() {
+        let counted = |place: Held| Held {
+            record: Record { resource: CountedResource::parse("percent=50"), ..place.record },
+            ..place
+        };
+        let left = |name: &str, resource: &str| {
+            let there = [counted(held("s", "init", 500)), counted(held("other", "init", 200)), held("s", "log", 100)];
+            let mut book = Book { held: there.to_vec(), ..Book::default() };
+            let text = format!(r#"{{"container_id":"next","request":{{"fraction_permille":100{resource}}}}}"#);
+            let in_pod = Some(PodPlace { sandbox_id: "s".into(), container_name: name.into() });
+            let asked = LeaseRequest { in_pod, ..serde_json::from_str(&text).unwrap() };
+            find_in_pod(&mut book, (&asked, 0), |_: &Book| Ok(())).unwrap();
+            let names = book.held.iter().map(|held| held.record.lease_id.0.as_str().to_owned()).collect::<Vec<_>>();
+            names.join(" ")
+        };
+        assert_eq!(
+            left("web", r#","resource":"percent=10""#),
+            "init log",
+            "of another pod, and of one that was not counted"
+        );
+        assert_eq!(left("init", r#","resource":"percent=10""#), "init init log", "it has its own");
+        assert_eq!(left("web", ""), "init init log", "there is room beside it");
+    }
+
+    #[test]
     fn a_start_that_fails_uses_up_no_kept_place_and_makes_none() {
         let (now, hold) = (Instant::now(), Duration::from_secs(10));
         let (later, before) = (now + Duration::from_secs(3), now - Duration::from_secs(1));
@@ -154,8 +255,6 @@ mod tests {
         assert_eq!(kept_until(&never_ran, Some(later), hold, now), Some(later));
         assert_eq!(kept_until(&never_ran, Some(before), hold, now), None);
         for record in [ran, never_ran] {
-            let counted = Record { resource: Some(CountedResource::Percent(30)), ..record.clone() };
-            assert_eq!(kept_until(&counted, Some(later), hold, now), None, "its cluster knows for whom the room is");
             let suspension = Some(SuspensionRecord {
                 stage: SuspensionStage::Suspended,
                 since_unix_ms: 0,

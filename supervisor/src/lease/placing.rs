@@ -73,6 +73,7 @@ impl Leases {
         loop {
             let mut book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
+            book.give_up_places(Instant::now());
             match find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book)) {
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
