@@ -148,7 +148,7 @@ families! {
         "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met";
     GpuEnergy Counter "gpool_gpu_energy_joules_total" ["gpu_uuid"]
         "What the GPU has drawn since the supervisor started; absent where it does not count that, and while it is divided";
-    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team", "project", "cost_center", "pod_namespace", "pod", "pod_container"]
+    LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team", "project", "cost_center", "pod_namespace", "pod_name", "pod_container"]
         "Always 1: a lease or kept place; of a container in no pod the last three are empty";
     LeaseEntitled Gauge "gpool_lease_share_entitled_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "Share that the lease is promised of the GPU: 0 of a priority below guaranteed, in time slices without a fraction and once its GPUs were taken from it";

@@ -382,7 +382,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         ("project", lease.project.as_deref().unwrap_or_default()),
         ("cost_center", lease.cost_center.as_deref().unwrap_or_default()),
         ("pod_namespace", in_pod(|pod| &pod.namespace)),
-        ("pod", in_pod(|pod| &pod.pod)),
+        ("pod_name", in_pod(|pod| &pod.pod)),
         ("pod_container", in_pod(|pod| &pod.container)),
     ];
     page.add(Family::LeaseInfo, &about, 1.0);

@@ -276,6 +276,16 @@ fn the_page_is_what_prometheus_reads_and_has_every_family() {
     }
 }
 
+/// Prometheus puts its own labels of what it has asked over those of the page, in a cluster these.
+#[test]
+fn no_label_is_one_that_prometheus_puts_its_own_over() {
+    for (_, family) in FAMILIES {
+        for label in ["job", "instance", "namespace", "pod", "container", "node", "service", "endpoint"] {
+            assert!(!family.labels.contains(&label), "{} has {label}", family.name);
+        }
+    }
+}
+
 fn sorted<'a>(labels: &[&'a str]) -> BTreeSet<&'a str> {
     labels.iter().copied().collect()
 }
