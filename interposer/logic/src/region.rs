@@ -71,19 +71,42 @@ fn map(fd: i32, length: usize, protection: i32) -> Option<*mut u8> {
     (address != libc::MAP_FAILED).then_some(address.cast())
 }
 
+/// The slots, and the roster behind them where the supervisor has made room for it.
+type MappedReport = (*const u8, Option<&'static Roster>);
+
+fn map_report(fd: i32, protection: i32) -> Option<MappedReport> {
+    let Some(report) = map(fd, REPORT_BYTES, protection) else {
+        return map(fd, ROSTER_OFFSET, protection).map(|report| (report.cast_const(), None));
+    };
+    // SAFETY: mapped for the slots and the roster behind them, aligned, for ever; it holds only atomics.
+    let roster = unsafe { &*report.add(ROSTER_OFFSET).cast::<Roster>() };
+    Some((report, Some(roster)))
+}
+
+/// Maps the report for somebody who only reads it. The driver's shim in the same process may hold a slot by a record lock, and
+/// closing any descriptor of the file drops that: so this one stays open, and where it is, since moving it means closing it. Under
+/// the number of a stream that the program was started without, what it prints goes nowhere: it cannot be written to.
+fn report_to_read(path: &CStr) -> Option<MappedReport> {
+    // SAFETY: `path` is a terminated string.
+    let fd = unsafe { libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
+    map_report(fd, libc::PROT_READ)
+}
+
 impl Region {
-    /// Maps the region that the runtime mounted into this container.
+    /// Maps the region for somebody who reads it and takes no place, as NVML's shim does.
     ///
     /// # Errors
-    /// [`RegionError::Absent`] or [`RegionError::Foreign`].
-    pub fn open() -> Result<Self, RegionError> {
-        Self::behind(Self::page()?)
+    /// As [`Region::page`].
+    pub fn to_read() -> Result<Self, RegionError> {
+        let control = Self::page()?;
+        let (report, roster) = report_to_read(REPORT_PATH).ok_or(RegionError::Absent)?;
+        Ok(Self { control, report, roster, report_fd: -1, bell: [0; 2], bell_fd: AtomicI32::new(-1) })
     }
 
     /// Maps the supervisor's page alone, which says whether there is a region to be used.
     ///
     /// # Errors
-    /// As [`Region::open`].
+    /// [`RegionError::Absent`] or [`RegionError::Foreign`].
     pub fn page() -> Result<&'static Control, RegionError> {
         // SAFETY: a terminated string.
         let fd = unsafe { libc::open(CONTROL_PATH.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC) };
@@ -111,12 +134,7 @@ impl Region {
         // Opened once and never closed from here on: closing any descriptor of a file drops the process's record locks on it,
         // and the lock on our slot's byte, which is taken later, is what names this process to the host.
         let report_fd = open(REPORT_PATH, libc::O_RDWR).ok_or(RegionError::Absent)?;
-        let writable = libc::PROT_READ | libc::PROT_WRITE;
-        let (report, roster) = match map(report_fd, REPORT_BYTES, writable) {
-            // SAFETY: mapped for the slots and the roster behind them, aligned, for ever; it holds only atomics.
-            Some(report) => (report, Some(unsafe { &*report.add(ROSTER_OFFSET).cast::<Roster>() })),
-            None => (map(report_fd, ROSTER_OFFSET, writable).ok_or(RegionError::Absent)?, None),
-        };
+        let (report, roster) = map_report(report_fd, libc::PROT_READ | libc::PROT_WRITE).ok_or(RegionError::Absent)?;
         let bell_fd = open(BELL_PATH, libc::O_RDWR | libc::O_NONBLOCK).ok_or(RegionError::Absent)?;
         Ok(Self { control, report, roster, report_fd, bell: identity(bell_fd), bell_fd: AtomicI32::new(bell_fd) })
     }
@@ -206,4 +224,39 @@ fn status(fd: i32) -> Option<libc::stat> {
     let mut stat: libc::stat = unsafe { core::mem::zeroed() };
     // SAFETY: `stat` is a valid place for the answer.
     (unsafe { libc::syscall(libc::SYS_fstat, fd, &raw mut stat) } == 0).then_some(stat)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CString;
+    use std::fs::File;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+
+    /// Whether there is a record lock on the file.
+    fn is_locked(file: &File) -> bool {
+        let inode = format!(":{} ", file.metadata().unwrap().ino());
+        std::fs::read_to_string("/proc/locks").unwrap().lines().any(|lock| lock.contains(&inode))
+    }
+
+    /// By that lock a supervisor that has been away finds the process.
+    #[test]
+    fn who_reads_the_report_leaves_the_lock_on_the_processs_slot_alone() {
+        let path = std::env::temp_dir().join(format!("gpool-report-{}", std::process::id()));
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        file.set_len(REPORT_BYTES as u64).unwrap();
+        // SAFETY: all-zero is a valid flock, and it lives.
+        unsafe {
+            let mut lock: libc::flock = core::mem::zeroed();
+            (lock.l_type, lock.l_len) = (libc::F_WRLCK as libc::c_short, 1);
+            assert_eq!(libc::fcntl(file.as_raw_fd(), libc::F_SETLK, &raw const lock), 0);
+        }
+        assert!(is_locked(&file));
+        let name = CString::new(path.to_str().unwrap()).unwrap();
+        let (_, roster) = report_to_read(&name).unwrap();
+        assert!(roster.is_some() && is_locked(&file));
+        std::fs::remove_file(&path).unwrap();
+        assert!(report_to_read(&name).is_none(), "it is not there");
+    }
 }

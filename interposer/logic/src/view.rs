@@ -26,9 +26,9 @@ impl RegionView {
     /// Opens the region.
     ///
     /// # Errors
-    /// As [`Region::open`].
+    /// As [`Region::to_read`].
     pub fn open() -> Result<Self, RegionError> {
-        Region::open().map(Self)
+        Region::to_read().map(Self)
     }
 
     /// The index in the lease of the GPU with `uuid`; none if that is not the lease's. `uuid` is only asked for where
