@@ -205,7 +205,7 @@ pub fn charge_device(place: &Place, gpu: usize, bytes: u64, call: Call) -> Resul
 }
 
 /// Takes hold of the piece of the lease that has this name, for what is about to be imported; none where nobody knows it
-/// as a piece, and it has to be charged when it is there. Or what to answer.
+/// as a piece, and it has to be charged when it is there. Or what to answer. The caller says that it changes what is held, once.
 #[cold]
 #[inline(never)]
 pub fn taken(place: &Place, name: Option<u64>, call: Call) -> Result<Option<usize>, CUresult> {
@@ -226,7 +226,8 @@ pub fn taken(place: &Place, name: Option<u64>, call: Call) -> Result<Option<usiz
 }
 
 /// Imports through `driver` what is a piece of the lease of this name, of which this process takes hold first, and
-/// remembers it by the handle that the driver writes to `handle`. None, with nothing done, where nobody knows it as one.
+/// remembers it by the handle that the driver writes to `handle`. None, with nothing done, where nobody knows it as one. As for
+/// [`taken`], the caller says that it changes what is held.
 #[cold]
 pub fn named(
     kind: Kind,
@@ -236,7 +237,6 @@ pub fn named(
     driver: impl FnOnce() -> CUresult,
 ) -> Option<CUresult> {
     let place = PROCESS.place()?;
-    let _change = place.change();
     let piece = match taken(place, name, call) {
         Ok(piece) => piece?,
         Err(refused) => return Some(refused),

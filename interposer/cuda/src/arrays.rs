@@ -1,5 +1,6 @@
 //! Arrays, whose size follows from their description, and memory of other APIs, whose size the program names.
 
+use crate::PROCESS;
 use crate::accounts::{held, inexact, let_go, named};
 use crate::entry::{index, real};
 use crate::touched::touch;
@@ -9,6 +10,7 @@ use gpool_interposer_logic::arrays;
 use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::names;
+use gpool_interposer_logic::process::Place;
 
 /// The 32-bit arrays of CUDA 2 are not accounted for, so they are refused.
 ///
@@ -85,6 +87,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     let given = unsafe { descriptor.as_ref() };
     let bytes = given.map_or(0, |given| given.size);
     inexact();
+    let _change = PROCESS.place().map(Place::change);
     // SAFETY: see cuArrayCreate_v2.
     let import = || unsafe { real::<CuImportExternalMemory>(index::cuImportExternalMemory)(memory, descriptor) };
     let name = given.filter(|given| given.kind == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD);

@@ -3,7 +3,8 @@
 //! Who makes a piece charges it first and gives up the charge that it had afterwards; who takes hold of one says so
 //! first and asks then whether the lease is within its cap; who lets go says so last. So at each moment a piece that
 //! anybody holds is charged, and a process that is killed leaves what its slot says, until the supervisor clears that.
-//! No lock is shared between processes.
+//! No lock is shared between processes. Of a lease above its cap, as one is whose cap was lowered, it may be taken hold of
+//! while another holds it, too: it is charged already.
 //!
 //! Whoever sums up while a piece goes from one process to another may see it in neither. But then the one who has taken
 //! hold of it did that after the other had added what it asks for, and counts that: of all who hold something, the last
@@ -39,7 +40,7 @@ impl Holds {
         Self([0; PIECES])
     }
 
-    /// Takes hold of the piece that `key` names, for the process in `slot`.
+    /// Takes hold of the piece that `key` names, for the process in `slot`, which says that it is changing what it holds.
     pub fn take(&mut self, region: &Region, slot: &Slot, key: u64) -> Taken {
         let Some(roster) = region.roster() else { return Taken::Unknown };
         let made = &roster.pieces[..roster.pieces_made()];
@@ -61,7 +62,7 @@ impl Holds {
             }
             let gpu = PieceSize(piece.size.load(Ordering::SeqCst)).gpu().min(gpool_shared_region::GPUS - 1);
             let used = memory::used_bytes(region, gpu);
-            if used <= memory::cap_bytes(region) {
+            if used <= memory::cap_bytes(region) || is_charged_anyway(region, slot, index) {
                 memory::note_peak(slot, used);
                 self.0[index] = 1;
                 return Taken::Held(index);
@@ -166,6 +167,16 @@ fn is_held(region: &Region, index: usize) -> bool {
     holders(region, index).next().is_some()
 }
 
+/// Whether another process holds piece `index`, of which the one in `slot` has said that it holds it, and no call is under way
+/// anywhere but that one: who was charging something may have looked for the piece here before that was said, and there once the
+/// other has let go. To be asked after what is charged.
+#[cold]
+fn is_charged_anyway(region: &Region, slot: &Slot, index: usize) -> bool {
+    let is_own = |its: &Slot| core::ptr::eq(its, slot);
+    holders(region, index).any(|holder| !is_own(holder))
+        && region.slots().all(|its| its.changing.load(Ordering::SeqCst) <= u32::from(is_own(its)))
+}
+
 fn set(slot: &Slot, index: usize) {
     memory::note_change(slot);
     slot.pieces[index / 64].fetch_or(1 << (index % 64), Ordering::SeqCst);
@@ -236,6 +247,28 @@ mod tests {
     }
 
     #[test]
+    fn what_another_holds_is_taken_hold_of_above_the_cap_while_nobody_charges_anything() {
+        let region = region_with_cap(100);
+        let (one, two) = (region.slot(0), region.slot(1));
+        let (mut maker, mut taker) = (Holds::new(), Holds::new());
+        let index = maker.make(&region, one, 5, size(0, 60)).unwrap();
+        region.control().memory_cap_bytes.store(50 * MIB, Ordering::Relaxed);
+        two.changing.store(1, Ordering::Relaxed);
+        one.changing.store(1, Ordering::Relaxed);
+        assert_eq!(taker.take(&region, two, 5), Taken::Refused(size(0, 60)), "one may not have counted the piece");
+        one.changing.store(0, Ordering::Relaxed);
+        two.changing.store(2, Ordering::Relaxed);
+        assert_eq!(taker.take(&region, two, 5), Taken::Refused(size(0, 60)), "nor another thread of this process");
+        two.changing.store(1, Ordering::Relaxed);
+        assert_eq!(taker.take(&region, two, 5), Taken::Held(index));
+        assert_eq!(used_bytes(&region, 0), 60 * MIB, "it is charged once");
+        maker.leave(one, index);
+        assert_eq!(used_bytes(&region, 0), 60 * MIB, "and as long as anybody holds it");
+        taker.leave(two, index);
+        assert_eq!(taker.take(&region, two, 5), Taken::Refused(size(0, 60)), "nobody holds it any more");
+    }
+
+    #[test]
     fn a_place_is_made_anew_once_nobody_holds_it_and_a_name_given_again_means_the_newest() {
         let region = region_with_cap(1000);
         let (one, two) = (region.slot(0), region.slot(1));
@@ -269,6 +302,14 @@ mod tests {
         assert_eq!((taker.take(&region, two, 1101), used_bytes(&region, 0)), (Taken::Held(101), 8 * MIB));
     }
 
+    /// Does what a call of the process in `slot` does.
+    fn calling<T>(slot: &Slot, what: impl FnOnce() -> T) -> T {
+        slot.changing.fetch_add(1, Ordering::AcqRel);
+        let result = what();
+        slot.changing.fetch_sub(1, Ordering::AcqRel);
+        result
+    }
+
     #[test]
     fn racing_processes_that_hand_pieces_on_never_pass_the_cap() {
         // Two hand a piece of 60 to and fro, one of them at least holds it; two others want 40 and 40 beside it.
@@ -281,7 +322,8 @@ mod tests {
                 let mut at = 0;
                 for _ in 0..20_000 {
                     // Refused because of a passing reservation, the one who has it keeps it.
-                    if let Taken::Held(_) = Holds::new().take(&region, region.slot(1 - at), 5) {
+                    let taker = region.slot(1 - at);
+                    if let Taken::Held(_) = calling(taker, || Holds::new().take(&region, taker, 5)) {
                         clear(region.slot(at), 0);
                         at = 1 - at;
                     }
@@ -292,11 +334,12 @@ mod tests {
                 let (region, is_over, granted) = (&region, &is_over, &granted);
                 scope.spawn(move || {
                     while !is_over.load(Ordering::SeqCst) {
-                        if try_reserve(region, region.slot(index), 0, Charge::Bytes(40 * MIB)) {
+                        let slot = region.slot(index);
+                        if calling(slot, || try_reserve(region, slot, 0, Charge::Bytes(40 * MIB))) {
                             let before = granted.fetch_add(1, Ordering::SeqCst);
                             assert_eq!(before, 0, "two were granted beside the piece");
                             granted.fetch_sub(1, Ordering::SeqCst);
-                            release(region.slot(index), 0, Charge::Bytes(40 * MIB));
+                            release(slot, 0, Charge::Bytes(40 * MIB));
                         }
                     }
                 })

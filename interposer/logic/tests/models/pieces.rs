@@ -29,14 +29,19 @@ fn abandoned(lease: &Lease, count: u64) {
     holds.leave(lease.slot(0), index);
 }
 
+/// As a call of the process in `slot` does.
 fn reserve(lease: &Lease, slot: usize, count: u64) -> bool {
-    try_reserve(lease, lease.slot(slot), 0, Charge::Bytes(count * PAGE))
+    let changing = &lease.slot(slot).changing;
+    changing.fetch_add(1, Ordering::AcqRel);
+    let is_reserved = try_reserve(lease, lease.slot(slot), 0, Charge::Bytes(count * PAGE));
+    changing.fetch_sub(1, Ordering::AcqRel);
+    is_reserved
 }
 
 /// Whoever sums up sees the slots in their order, so it matters which way a piece goes.
-fn goes_on(from: usize, to: usize) {
+fn goes_on(cap_pages: u64, from: usize, to: usize) {
     loom::model(move || {
-        let lease = lease(10);
+        let lease = lease(cap_pages);
         let mut maker = Holds::new();
         let index = maker.make(&lease, lease.slot(from), NAME, pages(6)).expect("there is room");
         let handed_on = {
@@ -57,8 +62,14 @@ fn goes_on(from: usize, to: usize) {
 
 #[test]
 fn a_piece_that_goes_from_one_process_to_the_other_is_always_charged() {
-    goes_on(0, 1);
-    goes_on(1, 0);
+    goes_on(10, 0, 1);
+    goes_on(10, 1, 0);
+}
+
+#[test]
+fn so_is_one_of_a_lease_above_its_cap() {
+    goes_on(5, 0, 1);
+    goes_on(5, 1, 0);
 }
 
 #[test]
