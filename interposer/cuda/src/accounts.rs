@@ -6,11 +6,12 @@
 use crate::{HANDLES, PROCESS};
 use crate::{graph_memory, pool_accounts, pools, spill};
 use core::ffi::c_void;
+use core::sync::atomic::{AtomicBool, Ordering};
 use gpool_driver_abi::cuda::{
     CUDA_ERROR_NOT_INITIALIZED, CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_OUT_OF_MEMORY, CUDA_SUCCESS, CUdeviceptr,
     CUresult, CuArrayDestroy,
 };
-use gpool_interposer_logic::handles::{CAPACITY, Handles, Held, Kind};
+use gpool_interposer_logic::handles::{BurstTag, CAPACITY, Handles, Held, Kind};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::memory::{self, Charge};
 use gpool_interposer_logic::pieces::Taken;
@@ -225,6 +226,25 @@ pub fn taken(place: &Place, name: Option<u64>, call: Call) -> Result<Option<usiz
     }
 }
 
+/// Memory that is charged apart from its context goes with it nevertheless. In most processes there is none.
+static ARE_BOUND: AtomicBool = AtomicBool::new(false);
+
+/// Whether there has been any.
+pub fn are_bound() -> bool {
+    ARE_BOUND.load(Ordering::Acquire)
+}
+
+/// There is some from now on.
+pub fn note_bound() {
+    ARE_BOUND.store(true, Ordering::Release);
+}
+
+/// Something is opened in the current context, with which it goes: its tag.
+pub fn opening(place: &Place) -> BurstTag {
+    note_bound();
+    PROCESS.current_tag(place)
+}
+
 /// Imports through `driver` what is a piece of the lease of this name, of which this process takes hold first, and
 /// remembers it by the handle that the driver writes to `handle`. None, with nothing done, where nobody knows it as one. As for
 /// [`taken`], the caller says that it changes what is held.
@@ -250,7 +270,7 @@ pub fn named(
 /// Whether `handle` is one of a piece of memory that this process has opened before and not closed as often: opened twice,
 /// it has one address and is closed twice.
 pub fn opened_again(handles: &mut Handles<CAPACITY>, kind: Kind, handle: u64) -> bool {
-    let is_opened = |held: &&mut Held| (held.owner == 0 || held.piece().is_some()) && !held.is_ending();
+    let is_opened = |held: &&mut Held| (held.is_on_device() || held.piece().is_some()) && !held.is_ending();
     handles.find(kind, handle).filter(is_opened).map(|held| held.references += 1).is_some()
 }
 
@@ -260,12 +280,13 @@ pub fn opened_again(handles: &mut Handles<CAPACITY>, kind: Kind, handle: u64) ->
 fn settled(place: &Place, piece: usize, kind: Kind, handle: Option<u64>) {
     let Some(handle) = handle else { return PROCESS.leave_piece(place, piece) };
     place.note_inexact();
+    let tag = opening(place);
     let mut handles = HANDLES.lock();
     if opened_again(&mut handles, kind, handle) {
         return PROCESS.leave_piece(place, piece);
     }
     let bytes = PROCESS.piece(place, piece).map_or(0, |(_, size)| size.bytes());
-    let mut held = Held::new(kind, handle, bytes);
+    let mut held = Held::new(kind, handle, bytes).opened_in(tag);
     held.charge_to_piece(piece);
     if let Some(before) = handles.hold(held) {
         PROCESS.give_back(place, &before);

@@ -1,6 +1,6 @@
 //! Contexts: charged before they are made, with what each of them loads of the libraries that there are.
 
-use crate::accounts::refused;
+use crate::accounts::{are_bound, gone, refused};
 use crate::entry::{index, real};
 use crate::touched::touch;
 use crate::{HANDLES, PROCESS, pool_accounts};
@@ -167,9 +167,13 @@ pub unsafe extern "C" fn cuCtxDetach(context: CUcontext) -> CUresult {
 #[cold]
 #[inline(never)]
 fn context_gone(context: CUcontext) {
-    PROCESS.context_gone(context);
+    let tag = PROCESS.context_gone(context);
     crate::graph_memory::freed();
-    HANDLES.lock().forget_limits(context as u64);
+    let mut handles = HANDLES.lock();
+    handles.forget_limits(context as u64);
+    if let Some(tag) = tag.filter(|_| are_bound()) {
+        handles.context_gone(tag, gone);
+    }
 }
 
 #[inline(never)]

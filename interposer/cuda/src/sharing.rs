@@ -6,13 +6,13 @@
 //! that holds it: who made it for as long as its handle is shared, and who opens it from then on, so that it stays
 //! charged to somebody whoever ends first. Charged to two, it is never charged to none.
 
-use crate::accounts::{charge_device, known, left, named, opened_again};
+use crate::accounts::{charge_device, known, left, named, note_bound, opened_again, opening};
 use crate::entry::{index, real};
 use crate::virtual_memory::shared_at;
 use crate::{HANDLES, PROCESS};
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use gpool_driver_abi::cuda::*;
-use gpool_interposer_logic::handles::{Held, Kind};
+use gpool_interposer_logic::handles::{BurstTag, Held, Kind};
 use gpool_interposer_logic::memory::Call;
 use gpool_interposer_logic::names;
 use gpool_interposer_logic::pools::growth_bytes;
@@ -27,14 +27,14 @@ fn gpu_of(place: &Place, pointer: CUdeviceptr) -> usize {
 }
 
 /// Memory of another process has been opened at `pointer`: charged by its size in whole pieces that `piece_bytes` makes
-/// of it. Without room it is closed again; what to answer.
+/// of it. Without room it is closed again; what to answer. It goes with the context that has `tag`, or with none.
 #[cold]
 #[inline(never)]
 fn opened(
     place: &Place,
     call: Call,
     pointer: CUdeviceptr,
-    piece_bytes: fn(u64) -> u64,
+    (piece_bytes, tag): (fn(u64) -> u64, BurstTag),
     close: CuIpcCloseMemHandle,
 ) -> CUresult {
     let bytes = piece_bytes(allocation_bytes(pointer).max(1));
@@ -48,7 +48,7 @@ fn opened(
         unsafe { close(pointer) };
         return refused;
     }
-    let held = Held { gpu: gpu as u8, ..Held::new(Kind::Memory, pointer, bytes) };
+    let held = Held { gpu: gpu as u8, ..Held::new(Kind::Memory, pointer, bytes) }.opened_in(tag);
     let mut handles = HANDLES.lock();
     // Another thread may have opened it meanwhile.
     let unused = if opened_again(&mut handles, Kind::Memory, pointer) { Some(held) } else { handles.hold(held) };
@@ -87,6 +87,7 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer:
         && let Some(held) = handles.find(Kind::Memory, pointer).filter(is_it)
     {
         place.note_inexact();
+        note_bound();
         // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
         PROCESS.share(place, held, names::of_bytes(unsafe { &(*handle).reserved }));
     }
@@ -113,7 +114,7 @@ macro_rules! opens {
             // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
             let pointer = unsafe { *pointer };
             // SAFETY: as above.
-            opened(place, Call::IpcOpen, pointer, pages, unsafe { real(index::cuIpcCloseMemHandle) })
+            opened(place, Call::IpcOpen, pointer, (pages, opening(place)), unsafe { real(index::cuIpcCloseMemHandle) })
         }
     )*};
 }
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
     let pointer = unsafe { *pointer };
     // SAFETY: as above.
-    opened(place, Call::PoolImport, pointer, growth_bytes, unsafe { real(index::cuMemFree_v2) })
+    opened(place, Call::PoolImport, pointer, (growth_bytes, BurstTag::default()), unsafe { real(index::cuMemFree_v2) })
 }
 
 /// A descriptor keeps the memory for as long as anybody has it, which nobody sees: the charge stays until the process

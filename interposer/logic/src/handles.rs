@@ -3,6 +3,8 @@
 //! A table of fixed size in memory that the loader clears and nobody touches before it is used: open addressing with
 //! linear probing, so that nothing is allocated and a look-up is a few steps.
 
+pub use gpool_shared_region::BurstTag;
+
 /// Handles that one process can have remembered. 288 GiB in pieces of 2 MiB, each mapped once, take two for each piece.
 pub const CAPACITY: usize = 1 << 19;
 
@@ -43,8 +45,9 @@ pub struct Held {
     pub handle: u64,
     /// What it holds, in bytes; of a mapping, how long it is.
     pub bytes: u64,
-    /// The tag of the context that it goes with, 0 for what belongs to a GPU and to no context, [`Held::PIECE`] and its
-    /// index for a piece of the lease; of a mapping, the physical memory that it shows.
+    /// The tag of the context that it goes with, 0 for what belongs to none; with [`Held::PIECE`] and its index if its charge is that
+    /// of a piece of the lease, and with [`Held::ON_DEVICE`] if it is charged to its GPU; of a mapping, the physical memory that it
+    /// shows.
     pub owner: u64,
     /// References to physical memory that have not been released; of other things, those beyond the first; of a mapping,
     /// which unmapping of it is under way.
@@ -70,8 +73,11 @@ pub struct Held {
 impl Held {
     /// All zero.
     const FREE: Self = Self::new(Kind::Free, 0, 0);
-    /// No tag of a context is as large.
+    /// Tags of contexts are below that, and a piece's index stands above them.
+    const TAG_BITS: u32 = 40;
+    const TAG: u64 = (1 << Self::TAG_BITS) - 1;
     const PIECE: u64 = 1 << 63;
+    const ON_DEVICE: u64 = 1 << 62;
 
     /// A thing of this size on the lease's first GPU.
     pub const fn new(kind: Kind, handle: u64, bytes: u64) -> Self {
@@ -100,14 +106,26 @@ impl Held {
         self.ending >= self.references.saturating_add(self.mappings).saturating_add(first)
     }
 
-    /// Its charge is that of piece `index` of the lease, see `pieces`.
+    /// Its charge is that of piece `index` of the lease, see `pieces`. It goes with the same context as before.
     pub fn charge_to_piece(&mut self, index: usize) {
-        self.owner = Self::PIECE | index as u64;
+        self.owner = Self::PIECE | (index as u64) << Self::TAG_BITS | self.owner & Self::TAG;
+    }
+
+    /// It was opened in the context with this tag, with which it goes, and is charged to its GPU.
+    #[must_use]
+    pub fn opened_in(self, tag: BurstTag) -> Self {
+        Self { owner: Self::ON_DEVICE | tag.0 & Self::TAG, ..self }
     }
 
     /// The piece of the lease whose charge is its own.
     pub fn piece(&self) -> Option<usize> {
-        (self.kind != Kind::Mapping && self.owner & Self::PIECE != 0).then_some((self.owner & !Self::PIECE) as usize)
+        let is_one = self.kind != Kind::Mapping && self.owner & Self::PIECE != 0;
+        is_one.then_some(((self.owner & !Self::PIECE) >> Self::TAG_BITS) as usize)
+    }
+
+    /// Whether it is charged to its GPU and to no context.
+    pub fn is_on_device(&self) -> bool {
+        self.owner == 0 || self.owner & (Self::PIECE | Self::ON_DEVICE) == Self::ON_DEVICE
     }
 }
 
@@ -216,6 +234,23 @@ impl<const CAPACITY: usize> Handles<CAPACITY> {
         Some(taken)
     }
 
+    /// The context with this tag has gone, and with it memory that was opened in it, or made there and charged to a piece: each is
+    /// taken out. All places are looked at, so where there is no such memory it is not to be called.
+    #[cold]
+    pub fn context_gone(&mut self, tag: BurstTag, mut gone: impl FnMut(&Held)) {
+        let mut place = 0;
+        while place < CAPACITY {
+            let Held { kind, handle, owner, .. } = self.places[place];
+            let is_its = kind == Kind::Memory && owner > Held::TAG && owner & Held::TAG == tag.0;
+            if is_its && let Some(held) = self.take(kind, handle) {
+                gone(&held);
+                // Another may have moved here.
+                continue;
+            }
+            place += 1;
+        }
+    }
+
     /// Multiplicative hashing. Source: Knuth, The Art of Computer Programming 3, 6.4.
     fn home(kind: Kind, handle: u64) -> usize {
         let mixed = (handle ^ (kind as u64) << 57).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -289,6 +324,29 @@ mod tests {
         assert_eq!(kept.len(), 14);
         assert!(kept.iter().all(|handle| handles.take(Kind::Array, *handle).is_some()));
         assert!(handles.put(Held::new(Kind::Array, 100, 1)), "there is room again");
+    }
+
+    #[test]
+    fn what_was_opened_or_shared_goes_with_its_context() {
+        let mut handles = Handles::<16>::new();
+        let [one, other] = [7, 8].map(|number| BurstTag::new(1, number));
+        let memory = |handle| Held::new(Kind::Memory, handle, 2 << 20);
+        let shared = |handle, tag: BurstTag, piece| {
+            let mut held = Held { owner: tag.0, ..memory(handle) };
+            held.charge_to_piece(piece);
+            held
+        };
+        let of_one = [shared(1, one, 0), shared(2, one, 191), memory(3).opened_in(one), memory(4).opened_in(one)];
+        let kept = [shared(5, other, 3), memory(6).opened_in(other), memory(7), Held { owner: one.0, ..memory(8) }];
+        assert_eq!(of_one.map(|held| held.piece()), [Some(0), Some(191), None, None]);
+        assert_eq!(of_one.map(|held| held.is_on_device()), [false, false, true, true]);
+        assert_eq!(kept.map(|held| held.is_on_device()), [false, true, true, false]);
+        of_one.iter().chain(&kept).for_each(|held| assert!(handles.put(*held)));
+        let mut gone = Vec::new();
+        handles.context_gone(one, |held| gone.push(*held));
+        gone.sort_by_key(|held| held.handle);
+        assert_eq!(gone, of_one);
+        assert!(kept.iter().all(|held| handles.take(held.kind, held.handle) == Some(*held)));
     }
 
     #[test]

@@ -269,7 +269,7 @@ impl Process {
             return self.release_contexts(place, held.bytes);
         }
         let owner = BurstTag(held.owner);
-        if held.owner == 0 {
+        if held.is_on_device() {
             return self.release_on_device(place, usize::from(held.gpu), held.bytes);
         }
         if self.contexts.lock().subtract(owner, held.bytes, held.is_spilled) {

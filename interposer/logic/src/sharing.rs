@@ -13,7 +13,7 @@ impl Process {
         if held.piece().is_some() {
             return;
         }
-        let gpu = if held.owner == 0 { usize::from(held.gpu) } else { BurstTag(held.owner).gpu() };
+        let gpu = if held.is_on_device() { usize::from(held.gpu) } else { BurstTag(held.owner).gpu() };
         let Some(size) = PieceSize::new(gpu, held.bytes) else { return };
         if let Some(index) = self.pieces.lock().make(&place.region, place.slot(), name, size) {
             self.give_back(place, held);
@@ -41,7 +41,7 @@ impl Process {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::handles::Kind;
+    use crate::handles::{Handles, Kind};
     use crate::memory::{self, Charge};
 
     #[test]
@@ -65,16 +65,18 @@ mod tests {
             (None, Some((7, 4 << 20)))
         );
         assert_eq!(memory::used_bytes(&place.region, 0), (6 << 20) + 512, "once");
+        let mut handles = Handles::<8>::new();
+        assert!(handles.put(shared));
         assert_eq!(process.take_piece(place, 8), Taken::Unknown);
         assert_eq!(process.take_piece(place, 7), Taken::Held(0));
         process.give_back(place, &kept);
-        process.context_gone(context);
+        let tag = process.context_gone(context).unwrap();
         assert_eq!(
             memory::used_bytes(&place.region, 0),
             4 << 20,
             "others may hold it, whatever becomes of its context"
         );
-        process.give_back(place, &shared);
+        handles.context_gone(tag, |held| process.give_back(place, held));
         assert_eq!(memory::used_bytes(&place.region, 0), 4 << 20, "it was taken hold of once more");
         process.leave_piece(place, 0);
         assert_eq!(memory::used_bytes(&place.region, 0), 0);

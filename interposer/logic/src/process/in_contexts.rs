@@ -130,14 +130,16 @@ impl Process {
         }
     }
 
-    /// A context has been destroyed: its memory went with it.
-    pub fn context_gone(&self, context: CUcontext) {
-        let Some(place) = self.place() else { return };
+    /// A context has been destroyed: its memory went with it. The tag that it had, for what
+    /// [`Handles::context_gone`](crate::handles::Handles::context_gone) finds.
+    pub fn context_gone(&self, context: CUcontext) -> Option<BurstTag> {
+        let place = self.place()?;
         if let Some(mut bursts) = self.bursts.take() {
             bursts.context_gone(place, context);
         }
         let mut contexts = self.contexts.lock();
-        let gpu = contexts.tag(context).map_or(0, BurstTag::gpu);
+        let tag = contexts.tag(context);
+        let gpu = tag.map_or(0, BurstTag::gpu);
         let spilled_bytes = contexts.spilled_bytes(context);
         let allocated_bytes = contexts.leave(context).unwrap_or(0);
         self.context_count.store(contexts.count() as u32, Ordering::Release);
@@ -152,6 +154,7 @@ impl Process {
         if spilled_bytes > 0 {
             spill::release(place.slot(), spilled_bytes);
         }
+        tag
     }
 
     /// `context` has one use more, which [`Process::detach_context`] ends.
@@ -208,6 +211,11 @@ impl Process {
         if device.is_none() { self.enter_context(context, gpu) } else { self.meet_context(place, context, gpu) }
     }
 
+    /// What the region calls the current context.
+    pub fn current_tag(&self, place: &Place) -> BurstTag {
+        self.tag_of(place, place.driver.current_context())
+    }
+
     /// The index in the lease of `device`.
     pub fn gpu_of(&self, place: &Place, device: Option<CUdevice>) -> usize {
         contexts::gpu_of_device(place.region.control(), &place.driver, device)
@@ -217,7 +225,7 @@ impl Process {
     pub fn current_gpu(&self, place: &Place) -> usize {
         match contexts::gpus(place.region.control()) {
             1 => 0,
-            _ => self.tag_of(place, place.driver.current_context()).gpu(),
+            _ => self.current_tag(place).gpu(),
         }
     }
 }
