@@ -2,7 +2,7 @@
 //! the logic.
 
 use crate::accounts::refused;
-use crate::pool_accounts::{age, give_back, held_bytes, is_within, look_later, settle, trim, with};
+use crate::pool_accounts::{age, charge_more, give_back, is_within, look_later, settle, trim, with};
 use crate::{PROCESS, pool_accounts};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::graphs::{DEVICES, Known};
@@ -13,6 +13,8 @@ use gpool_interposer_logic::{clock, contexts};
 
 /// How long the launch of a graph waits at most for what its stream keeps.
 const WAIT_NS: u64 = 100_000_000;
+/// It is looked so often whether that is there.
+const LOOK_NS: u64 = 100_000;
 
 /// A graph is about to be launched that leaves something allocated: that is kept for no other.
 pub fn leave(known: &Known) {
@@ -32,17 +34,6 @@ pub fn look_at_graphs(place: &Place) {
             settle(place, pool, 0);
         }
     });
-}
-
-/// Charges `pool` for what it holds beyond its charge; false where there is no room for that.
-fn charge_more(place: &Place, pool: &mut Pool) -> bool {
-    let more = held_bytes(pool).map_or(0, |held| pool.uncharged(held));
-    let is_charged = more == 0 || PROCESS.reserve_on_device(place, usize::from(pool.gpu), more);
-    if is_charged {
-        pool.begin(more);
-        pool.finish(more);
-    }
-    is_charged
 }
 
 /// Graphs are looked at from now on: what they hold is found whether it is known what they allocate or not.
@@ -73,7 +64,7 @@ pub fn mapped(
             1 => drop(give_back(place, false)),
             2 => drop(give_back(place, true)),
             _ => {
-                wait(place, stream.0);
+                wait(place, stream.0, WAIT_NS);
                 give_back(place, true);
             }
         }
@@ -88,12 +79,18 @@ pub fn mapped(
     Err(refused(place, gpu, Charge::Bytes(growth_bytes(bytes)), Call::GraphLaunch))
 }
 
-/// Waits a moment for the work on `stream`, which may keep what is trimmed then; not for ever, as that may wait for this thread.
-fn wait(place: &Place, stream: CUstream) {
-    let limit_ns = clock::now_ns() + WAIT_NS;
-    // SAFETY: the driver's function of this type, which checks the stream.
-    while unsafe { (place.driver.stream_query)(stream) } == CUDA_ERROR_NOT_READY && clock::now_ns() < limit_ns {
-        clock::sleep_until_ns(clock::now_ns() + WAIT_NS / 1000);
+/// Waits for the work on `stream`, which may keep what is trimmed then; not for ever, as that may wait for this thread. What the
+/// driver said last.
+#[inline(never)]
+pub fn wait(place: &Place, stream: CUstream, most_ns: u64) -> CUresult {
+    let limit_ns = clock::now_ns() + most_ns;
+    loop {
+        // SAFETY: the driver's function of this type, which checks the stream.
+        let result = unsafe { (place.driver.stream_query)(stream) };
+        if result != CUDA_ERROR_NOT_READY || clock::now_ns() >= limit_ns {
+            return result;
+        }
+        clock::sleep_until_ns(clock::now_ns() + LOOK_NS);
     }
 }
 

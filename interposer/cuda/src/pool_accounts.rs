@@ -24,19 +24,24 @@ static AGE: AtomicU32 = AtomicU32::new(0);
 
 /// What `pool` holds of its device, in bytes; none where the driver does not say.
 pub fn held_bytes(pool: &Pool) -> Option<u64> {
-    let mut held_bytes = 0u64;
-    let answer = (&raw mut held_bytes).cast();
+    told_bytes(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT)
+}
+
+/// What the driver says of `pool` by this attribute, or of what graphs hold.
+#[inline(never)]
+fn told_bytes(pool: &Pool, attribute: CUmemPool_attribute) -> Option<u64> {
+    let mut told_bytes = 0u64;
+    let answer = (&raw mut told_bytes).cast();
     // SAFETY: the entry points' types; the attributes' values have eight bytes; so for all calls of `real` here.
     let result = unsafe {
         if pool.is_of_graphs() {
             let (ask, attribute) = (index::cuDeviceGetGraphMemAttribute, CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT);
             real::<CuDeviceGetGraphMemAttribute>(ask)(pool.device, attribute, answer)
         } else {
-            let (ask, attribute) = (index::cuMemPoolGetAttribute, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT);
-            real::<CuMemPoolGetAttribute>(ask)(pool.handle as CUmemoryPool, attribute, answer)
+            real::<CuMemPoolGetAttribute>(index::cuMemPoolGetAttribute)(pool.handle as CUmemoryPool, attribute, answer)
         }
     };
-    (result == CUDA_SUCCESS).then_some(held_bytes)
+    (result == CUDA_SUCCESS).then_some(told_bytes)
 }
 
 /// Sets what `pool` is charged to what it holds, after an allocation that had charged `finished_bytes`, or none. Where the
@@ -146,6 +151,43 @@ pub fn end(place: &Place, handle: usize, growth: u64, result: CUresult) {
         }
         settle(place, pool, if result == CUDA_SUCCESS { growth } else { 0 });
     });
+}
+
+/// Gives an allocation `bytes` that its pool holds and nothing uses, until [`end_reused`]; false where there are not as many.
+#[cold]
+#[inline(never)]
+pub fn reuse(handle: usize, bytes: u64) -> bool {
+    let given = with(|pools| {
+        let pool = pools.find(handle)?;
+        let unused = held_bytes(pool)?.saturating_sub(told_bytes(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT)?);
+        Some(pool.reuse_unused(unused, bytes))
+    });
+    given.flatten().unwrap_or(false)
+}
+
+/// That has ended: whether all that the pool holds is within the cap, or was charged before. Else the driver has made it grow.
+#[cold]
+#[inline(never)]
+pub fn end_reused(place: &Place, handle: usize, bytes: u64) -> bool {
+    let is_within = with(|pools| {
+        let Some(pool) = pools.find(handle) else { return true };
+        pool.finish(bytes);
+        let is_within = charge_more(place, pool);
+        settle(place, pool, 0);
+        is_within
+    });
+    is_within.unwrap_or(true)
+}
+
+/// Charges `pool` for what it holds beyond its charge; false where there is no room for that.
+pub fn charge_more(place: &Place, pool: &mut Pool) -> bool {
+    let more = held_bytes(pool).map_or(0, |held| pool.uncharged(held));
+    let is_charged = more == 0 || PROCESS.reserve_on_device(place, usize::from(pool.gpu), more);
+    if is_charged {
+        pool.begin(more);
+        pool.finish(more);
+    }
+    is_charged
 }
 
 /// Whether anything has been allocated from a pool, ever, or may have been by a graph.

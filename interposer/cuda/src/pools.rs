@@ -5,13 +5,17 @@ use crate::accounts::{freed as free_charged, inexact, refused};
 use crate::entry::{index, real};
 use crate::pool_accounts::{give_back, with};
 use crate::work_exports::{legacy, per_thread};
-use crate::{graph_memory, pool_accounts, spill};
+use crate::{graph_accounts, graph_memory, pool_accounts, spill};
 use core::ptr::null_mut;
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::memory::{Call, Charge};
 use gpool_interposer_logic::pools::{Pool, growth_bytes};
 use gpool_interposer_logic::process::{Change, Place};
 use gpool_interposer_logic::waits::WaitFor;
+
+/// How long an allocation waits at most for the work on its stream. That may wait for the thread that allocates, and may come to the
+/// device only with its turns.
+const WAIT_NS: u64 = 10_000_000_000;
 
 /// Whether the memory at `pointer` came from a pool: its pool is charged, and not it.
 pub fn is_pooled(pointer: CUdeviceptr) -> bool {
@@ -94,14 +98,31 @@ fn known(place: &Place, handle: CUmemoryPool, current: Option<CUdevice>) -> Opti
     })?
 }
 
+/// What an allocation is given before the driver is asked.
+#[derive(Clone, Copy)]
+struct Given {
+    /// The most that it makes its pool grow by, charged.
+    growth: u64,
+    /// Of what the pool holds.
+    reused: u64,
+}
+
 /// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
-/// and device differ. Where the cap does not allow it, pools give back what they keep, at last what the work on `stream`
-/// still holds, unless nothing can come back so and the allocation may lie in the host's memory.
-fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<Change> {
-    let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), bytes);
+/// and device differ. Where the cap does not allow it, it is given what the pool holds, if it `may_reuse` that; or pools give back
+/// what they keep, at last what the work on `stream` still holds, unless nothing can come back so and the allocation may lie in the
+/// host's memory.
+fn given(place: &Place, pool: &Pool, (bytes, may_reuse): (u64, bool), stream: CUstream) -> Option<(Given, Change)> {
+    let charged = Given { growth: growth_bytes(bytes), reused: 0 };
+    let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), charged.growth);
     let change = place.change();
-    if reserve() || give_back(place, false) && reserve() || give_back(place, true) && reserve() {
-        return Some(change);
+    if reserve() {
+        return Some((charged, change));
+    }
+    if may_reuse && pool_accounts::reuse(pool.handle, bytes) {
+        return Some((Given { growth: 0, reused: bytes }, change));
+    }
+    if give_back(place, false) && reserve() || give_back(place, true) && reserve() {
+        return Some((charged, change));
     }
     // The program has asked for no wait: where nothing can come back, and there is another place, it does not.
     let pending = pool_accounts::pending();
@@ -112,25 +133,22 @@ fn reserved(place: &Place, pool: &Pool, bytes: u64, stream: CUstream) -> Option<
     drop(change);
     // The program has asked for no wait: it must not break a capture of its.
     let relaxed = place.driver.relaxed_capture();
-    // SAFETY: see figure.
-    PROCESS
-        .wait(WaitFor::Stream(stream), || unsafe { real::<CuStreamSynchronize>(index::cuStreamSynchronize)(stream) });
+    PROCESS.wait(WaitFor::Stream(stream), || graph_accounts::wait(place, stream, WAIT_NS));
     drop(relaxed);
     let change = place.change();
     let is_reserved = give_back(place, true) && reserve();
     pool_accounts::note_settled(pending);
-    is_reserved.then_some(change)
+    is_reserved.then_some((charged, change))
 }
 
-/// What an allocation has charged before the driver is asked: its pool, and how much; nothing for memory of the host.
-struct Begun(Option<(&'static Place, usize, u64, Change)>);
+/// An allocation before the driver is asked: its pool, and what it is given of that; nothing for memory of the host.
+struct Begun(Option<(&'static Place, usize, Given, Change)>);
 
 /// Begins to allocate `bytes` from `pool`, or from the current one, as the entry points begin; or what to answer instead, for which
 /// they may be in the host's memory at what `pointer` then says.
-#[inline(never)] // four allocators call these two
 fn begin(
     pointer: *mut CUdeviceptr,
-    bytes: usize,
+    (bytes, may_reuse): (usize, bool),
     pool: Option<CUmemoryPool>,
     stream: CUstream,
 ) -> Result<Begun, CUresult> {
@@ -151,40 +169,55 @@ fn begin(
     if pool.is_on_host {
         return Ok(Begun(None));
     }
-    let growth = growth_bytes(bytes as u64);
-    let Some(change) = reserved(place, &pool, growth, stream) else {
+    let Some((given, change)) = given(place, &pool, (bytes as u64, may_reuse), stream) else {
         let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
         return Err(match bytes {
-            0 => refused(place, usize::from(pool.gpu), Charge::Bytes(growth), call),
+            0 => refused(place, usize::from(pool.gpu), Charge::Bytes(0), call),
             _ => spill::spilled(place, usize::from(pool.gpu), (call, pointer, bytes as u64)),
         });
     };
-    pool_accounts::begin(pool.handle, growth);
-    Ok(Begun(Some((place, pool.handle, growth, change))))
+    if given.reused == 0 {
+        pool_accounts::begin(pool.handle, given.growth);
+    }
+    Ok(Begun(Some((place, pool.handle, given, change))))
 }
 
+/// It has ended; false if it is to be begun again without what its pool holds, because that has grown above the cap, or the driver had
+/// nothing there either.
 #[inline(never)]
-fn end(begun: Begun, result: CUresult) {
-    if let Some((place, handle, growth, _change)) = begun.0 {
+fn end(begun: Begun, result: CUresult) -> bool {
+    let Some((place, handle, Given { growth, reused }, _change)) = begun.0 else { return true };
+    if reused == 0 {
         pool_accounts::end(place, handle, growth, result);
+        return true;
     }
+    pool_accounts::end_reused(place, handle, reused) && result != CUDA_ERROR_OUT_OF_MEMORY
 }
 
 /// Allocates `bytes` from `pool`, or from the current one, through `driver`.
+#[inline(never)] // four allocators call it
 fn allocated(
     pointer: *mut CUdeviceptr,
     bytes: usize,
     pool: Option<CUmemoryPool>,
     stream: CUstream,
-    driver: impl FnOnce() -> CUresult,
+    driver: &dyn Fn() -> CUresult,
 ) -> CUresult {
-    match begin(pointer, bytes, pool, stream) {
-        Ok(begun) => {
-            let result = driver();
-            end(begun, result);
-            result
+    let mut may_reuse = true;
+    loop {
+        let begun = match begin(pointer, (bytes, may_reuse), pool, stream) {
+            Ok(begun) => begun,
+            Err(refused) => return refused,
+        };
+        let result = driver();
+        if end(begun, result) {
+            return result;
         }
-        Err(refused) => refused,
+        may_reuse = false;
+        if result == CUDA_SUCCESS {
+            // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
+            freed(|| unsafe { real::<CuMemFreeAsync>(index::cuMemFreeAsync)(*pointer, stream) });
+        }
     }
 }
 
@@ -206,7 +239,7 @@ macro_rules! stream_ordered {
         /// As the driver's function of this name; so for all functions here.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $allocate(pointer: *mut CUdeviceptr, size: usize, stream: CUstream) -> CUresult {
-            allocated(pointer, size, None, $meant(stream), || {
+            allocated(pointer, size, None, $meant(stream), &|| {
                 // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` below.
                 unsafe { real::<CuMemAllocAsync>(index::$allocate)(pointer, size, stream) }
             })
@@ -217,7 +250,7 @@ macro_rules! stream_ordered {
         pub unsafe extern "C" fn $from_pool(
             pointer: *mut CUdeviceptr, size: usize, pool: CUmemoryPool, stream: CUstream,
         ) -> CUresult {
-            allocated(pointer, size, Some(pool), $meant(stream), || {
+            allocated(pointer, size, Some(pool), $meant(stream), &|| {
                 // SAFETY: as above.
                 unsafe { real::<CuMemAllocFromPoolAsync>(index::$from_pool)(pointer, size, pool, stream) }
             })

@@ -2,7 +2,8 @@
 //!
 //! The driver says how much a pool holds only after it has grown. So every allocation first charges the most that it
 //! can make its pool grow by, and afterwards the charge is set to what the pool holds, plus what others that are still
-//! under way have charged. It is therefore never below what the pool holds.
+//! under way have charged. It is therefore never below what the pool holds. Where there is no room for that, an allocation is
+//! given what its pool holds and nothing uses, by the sums that the driver tells: it need not grow for it.
 
 /// Pools that one process can have.
 pub const POOLS: usize = 256;
@@ -92,6 +93,16 @@ impl Pool {
     /// Something begins that is given `bytes` of what it is charged for already: until it is finished, they stay charged.
     pub fn reuse(&mut self, bytes: u64) {
         self.pending_bytes += bytes;
+    }
+
+    /// As [`Pool::reuse`], of the `unused_bytes` that it holds beside what is in use; false, with nothing changed, where those that are
+    /// under way may need them.
+    pub fn reuse_unused(&mut self, unused_bytes: u64, bytes: u64) -> bool {
+        let is_there = unused_bytes.saturating_sub(self.pending_bytes) >= bytes;
+        if is_there {
+            self.reuse(bytes);
+        }
+        is_there
     }
 
     /// An allocation that had charged `bytes` has failed, and its charge was taken back.
@@ -211,6 +222,20 @@ mod tests {
             held /= 2;
             charged += pool.settle(0, held);
         }
+    }
+
+    #[test]
+    fn what_a_pool_holds_and_nothing_uses_is_given_to_one_only() {
+        let mut pool = Pool::new(1, 0, 0, false);
+        pool.begin(64 * MIB);
+        assert!(!pool.reuse_unused(32 * MIB, MIB), "it may be what the one under way takes");
+        pool.settle(64 * MIB, 64 * MIB);
+        assert!(pool.reuse_unused(32 * MIB, 20 * MIB));
+        assert!(!pool.reuse_unused(32 * MIB, 20 * MIB), "that is the first one's until it has ended");
+        assert_eq!(pool.settle(0, 64 * MIB), 0, "and nothing is charged for it");
+        pool.finish(20 * MIB);
+        assert!(pool.reuse_unused(20 * MIB, 20 * MIB));
+        assert_eq!((pool.uncharged(64 * MIB), pool.uncharged(96 * MIB)), (0, 32 * MIB), "it has grown all the same");
     }
 
     #[test]
