@@ -148,13 +148,21 @@ macro_rules! left_streams {
     )*};
 }
 
-left_streams! {
-    leave_stream, || ();
-    #[unsafe(no_mangle)]
-    cuStreamDestroy() legacy;
-    #[unsafe(no_mangle)]
-    cuStreamDestroy_v2() legacy;
+macro_rules! destroyed_streams {
+    ($($name:ident)*) => {$(
+        /// The open burst on the stream ends first; where it cannot now, the stream goes when it can.
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name(stream: CUstream) -> CUresult {
+            if !PROCESS.leave_stream(legacy(stream)) {
+                return CUDA_SUCCESS;
+            }
+            // SAFETY: see cuInit.
+            unsafe { real::<CuStreamDestroyV2>(index::$name)(stream) }
+        }
+    )*};
 }
+
+destroyed_streams! { cuStreamDestroy cuStreamDestroy_v2 }
 
 macro_rules! capture_ends {
     ($($name:ident $meant:ident;)*) => {$(

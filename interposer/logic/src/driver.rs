@@ -79,10 +79,10 @@ impl Driver {
         }
     }
 
-    /// Gives a stream of ours back, or null; what stands in it still happens.
+    /// Gives a stream back, or null; what stands in it still happens.
     pub fn destroy_stream(&self, stream: CUstream) {
         if !stream.is_null() {
-            // SAFETY: our own stream, which nobody names any more.
+            // SAFETY: our own stream, or one that the program has destroyed: nobody names it any more.
             unsafe { (self.stream_destroy)(stream) };
         }
     }

@@ -48,6 +48,8 @@ pub static IS_BROKEN: AtomicBool = AtomicBool::new(false);
 pub static FULL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// Whether somebody waits for that.
 pub static IS_HELD: AtomicBool = AtomicBool::new(false);
+/// The stream that was destroyed last.
+pub static DESTROYED: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
 /// What a profiler does whenever an event is recorded, in the thread that records it.
 pub static CALLBACK: Mutex<Option<fn()>> = Mutex::new(None);
 /// What the shim makes for its anchors.
@@ -197,8 +199,9 @@ unsafe extern "C" fn stream_create(stream: *mut CUstream, _flags: u32) -> CUresu
     DEVICE.lock().create()
 }
 
-unsafe extern "C" fn stream_destroy(_stream: CUstream) -> CUresult {
-    DEVICE.lock().destroy()
+unsafe extern "C" fn stream_destroy(stream: CUstream) -> CUresult {
+    DESTROYED.store(stream, Ordering::Release);
+    if stream == OWN_STREAM { DEVICE.lock().destroy() } else { 0 }
 }
 
 unsafe extern "C" fn stream_query(stream: CUstream) -> CUresult {

@@ -219,9 +219,16 @@ impl Process {
     }
 
     /// Ends the open burst on `stream` before the program destroys the stream. Touches, as all that is called before a stream changes.
-    pub fn leave_stream(&self, stream: CUstream) {
-        let Some(place) = self.touched_place() else { return };
-        self.end_bursts(place, |bursts| bursts.open_on(stream));
+    /// False if that burst cannot be ended now: then the stream is destroyed for the program when it can.
+    pub fn leave_stream(&self, stream: CUstream) -> bool {
+        let Some(place) = self.touched_place() else { return true };
+        while !self.end_bursts(place, |bursts| bursts.open_on(stream)) {
+            if self.leave_destroyed(stream) {
+                return false;
+            }
+            clock::sleep_until_ns(clock::now_ns() + FULL_SLEEP_NS);
+        }
+        true
     }
 
     /// Ends the open burst on `stream` before the program captures it, and those on the default streams: while a blocking
@@ -272,12 +279,16 @@ impl Process {
         self.estimates.forget(work);
     }
 
-    /// Ends the bursts that `next` names, and forgets those that rest.
-    pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) {
+    /// Ends the bursts that `next` names, and forgets those that rest; false if that cannot be done now.
+    pub(crate) fn end_bursts(&self, place: &Place, next: impl Fn(&Bursts) -> Option<usize>) -> bool {
         let _relaxed = place.driver.relaxed_capture();
-        let Some(mut bursts) = self.bursts.take() else { return };
+        let Some(mut bursts) = self.bursts_in_time() else {
+            self.leave_open();
+            return false;
+        };
         self.end_locked(place, &mut bursts, next);
         bursts.forget_resting();
+        true
     }
 
     pub(crate) fn end_locked(&self, place: &Place, bursts: &mut Bursts, next: impl Fn(&Bursts) -> Option<usize>) {

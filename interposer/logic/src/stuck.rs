@@ -3,7 +3,8 @@
 //! No event can be recorded while the driver's queue is full, and what fills it may wait for work that another thread of this
 //! process has yet to launch: a collective between two GPUs. So nobody who launches or waits stands behind such a call for
 //! longer than for a place in the table of bursts. What goes by then counts and is charged at its estimate: behind the gate, one
-//! after the other on its GPU, and no further ahead than ever.
+//! after the other on its GPU, and no further ahead than ever. Nor does who captures a stream, lets it join a capture or destroys
+//! it, which is then done later. The end of a context is not put off: its events go with it.
 //!
 //! The same holds for a profiler's callback within such a call, which may launch and wait: its thread has the bursts already.
 
@@ -17,9 +18,10 @@ use crate::place::Place;
 use crate::process::Process;
 use crate::standing::Standing;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use gpool_driver_abi::cuda::CUstream;
 use gpool_shared_region::{BurstTag, Demand, GPUS};
 
-/// Launches that may return while nobody can end their bursts, one for each of so many threads.
+/// Launches that may return while nobody can end their bursts, one for each of so many threads; and streams that may be destroyed.
 const RETURNED: usize = 16;
 
 /// What has gone by on one GPU and has not been told: one launch after the other, as long as each is expected to take.
@@ -68,6 +70,8 @@ pub struct Left {
     is_some: AtomicU32,
     /// Numbers of bursts whose one launch has returned; 0 for none.
     returned: [AtomicU64; RETURNED],
+    /// Streams that the program has destroyed; 0 for none.
+    destroyed: [AtomicU64; RETURNED],
     gone_by: Mutex<[GoneBy; GPUS]>,
 }
 
@@ -77,6 +81,7 @@ impl Left {
         Self {
             is_some: AtomicU32::new(0),
             returned: [const { AtomicU64::new(0) }; RETURNED],
+            destroyed: [const { AtomicU64::new(0) }; RETURNED],
             gone_by: Mutex::new([NOTHING; GPUS]),
         }
     }
@@ -141,14 +146,35 @@ impl Process {
     }
 
     /// The launch of the lone burst with this number has returned, and nobody could end it; false if there is no room to note that.
+    pub(crate) fn leave_returned(&self, number: u64) -> bool {
+        self.note_left(&self.left.returned, number)
+    }
+
+    /// The program has destroyed `stream`, on which the end of a burst is still to be recorded; false if there is no room to note that.
+    pub(crate) fn leave_destroyed(&self, stream: CUstream) -> bool {
+        self.note_left(&self.left.destroyed, stream as u64)
+    }
+
     #[cold]
     #[inline(never)]
-    pub(crate) fn leave_returned(&self, number: u64) -> bool {
+    fn note_left(&self, notes: &[AtomicU64; RETURNED], number: u64) -> bool {
         let note = |place: &AtomicU64| place.compare_exchange(0, number, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        let is_noted = self.left.returned.iter().any(note);
+        let is_noted = notes.iter().any(note);
         self.left.is_some.store(1, Ordering::Release);
         self.wake_watcher();
         is_noted
+    }
+
+    /// Bursts that should end now cannot: nothing more is added to any, and what they hold says nothing of what it costs. On a stream
+    /// in capture nothing is recorded later.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn leave_open(&self) {
+        for stripe in &self.stripes {
+            stripe.revoke();
+        }
+        self.left.is_some.store(1, Ordering::Release);
+        self.wake_watcher();
     }
 
     /// Does what was left to whoever has the bursts next. When the last of what has gone by is expected to end, if it has not.
@@ -163,6 +189,15 @@ impl Process {
         // First: what is left from now on is said again.
         self.left.is_some.store(0, Ordering::SeqCst);
         bursts.doubt_open();
+        for destroyed in &self.left.destroyed {
+            let stream = destroyed.swap(0, Ordering::AcqRel) as CUstream;
+            if !stream.is_null() {
+                self.end_locked(place, bursts, |bursts| bursts.open_on(stream));
+                // Its handle may come back as another's.
+                bursts.forget_resting();
+                place.driver.destroy_stream(stream);
+            }
+        }
         let (mut all, now_ns) = (self.left.gone_by.lock(), clock::now_ns());
         for returned in &self.left.returned {
             // It may still run.

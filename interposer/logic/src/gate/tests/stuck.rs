@@ -2,7 +2,7 @@
 
 use super::elsewhere::two_gpus;
 use super::*;
-use crate::fake_driver::{CALLBACK, FULL, IS_HELD};
+use crate::fake_driver::{CALLBACK, DESTROYED, FULL, IS_HELD};
 use crate::process::Process;
 use crate::waits::WaitFor;
 use std::sync::atomic::AtomicPtr;
@@ -90,6 +90,30 @@ fn a_full_queue_keeps_nobody_from_another_gpu() {
     launch_on(process, OTHER, KERNEL, 100 * US);
     until_idle(slot);
     assert!(DEVICE.lock().records > records, "it is measured again");
+}
+
+/// What fills the queue may wait for what is launched after these.
+#[test]
+fn a_full_queue_keeps_nobody_from_what_changes_another_stream() {
+    let _order = one_at_a_time();
+    let (process, slot) = held_process();
+    let is_open = |process: &Process| process.stripes.iter().any(|stripe| stripe.burst().is_some());
+    process.capture_begun();
+    let changes: [fn(&Process); 3] = [
+        |process| process.leave_for_capture(OTHER),
+        |process| process.leave_for_join(OTHER),
+        |process| assert!(!process.leave_stream(OTHER), "nobody could end a burst on it"),
+    ];
+    for (index, change) in changes.into_iter().enumerate() {
+        let took_ns = beside(|| change(process));
+        assert!(took_ns < 150 * MS, "change {index} took {took_ns} ns");
+        assert!(!is_open(process), "nothing more is added to a burst that should have ended");
+    }
+    assert_ne!(DESTROYED.load(Ordering::Acquire), OTHER);
+    release();
+    until_idle(slot);
+    assert_eq!(DESTROYED.load(Ordering::Acquire), OTHER);
+    assert!(process.leave_stream(OTHER), "now the program destroys it");
 }
 
 #[test]

@@ -234,7 +234,7 @@ fn a_burst_does_not_outlive_its_stream_or_its_context() {
     // And how many events another burst takes to begin.
     let ways: [(Leave, u64); 5] = [
         (|_| (), 0),
-        (|process| process.leave_stream(STREAM), 1),
+        (|process| assert!(process.leave_stream(STREAM)), 1),
         (|process| process.leave_for_capture(STREAM), 1),
         // And another anchor.
         (leave_for_good, 2),
