@@ -133,6 +133,10 @@ impl Client {
     /// Sends a request; the body of the answer if it is none of refusal.
     fn begin(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<Body<BufReader<Connection>>, CallError> {
         let mut reader = self.send(method, path, body).map_err(CallError::Unanswered)?;
+        // Who manages the services may hold the socket for a supervisor that does not come up: it takes every connection.
+        if reader.fill_buf().is_err_and(|cause| cause.kind() == ErrorKind::TimedOut) {
+            return Err(CallError::Unanswered(self.silent()));
+        }
         let head = Head::read(&mut reader).map_err(|cause| CallError::Unanswered(self.broken(&cause)))?;
         let mut answer = head.body(reader);
         if head.status >= 400 {
@@ -144,7 +148,7 @@ impl Client {
     fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<Connection>, ClientError> {
         let connected = Connection::open(&self.socket, self.timeout);
         let mut stream = connected.map_err(|cause| match cause.kind() {
-            ErrorKind::TimedOut => self.broken(&"it takes no connection"),
+            ErrorKind::TimedOut => self.silent(),
             _ => self.absent(),
         })?;
         let body = body.unwrap_or_default();
@@ -165,6 +169,14 @@ impl Client {
             ErrorCode::SupervisorAbsent,
             format!("the supervisor is not running (nothing answers on {})", self.socket.display()),
             "start gpool-supervisor",
+        )
+    }
+
+    fn silent(&self) -> ClientError {
+        ErrorBody::new(
+            ErrorCode::SupervisorAbsent,
+            format!("the supervisor on {} does not answer", self.socket.display()),
+            "systemctl status gpool-supervisor says why",
         )
     }
 
@@ -195,4 +207,37 @@ fn read_whole(body: &mut impl Read) -> std::io::Result<Vec<u8>> {
     let mut whole = Vec::new();
     body.take(ANSWER_LIMIT_BYTES).read_to_end(&mut whole)?;
     Ok(whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// What a call of `patience_ms` ends with, where whoever listens says `answer` and no more.
+    fn refused(name: &str, answer: &'static str, patience_ms: u64) -> ErrorBody {
+        let socket = std::env::temp_dir().join(format!("gpool-{name}-{}.sock", std::process::id()));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let listens = std::thread::spawn(move || {
+            let mut stream = listener.accept().unwrap().0;
+            stream.write_all(answer.as_bytes()).unwrap();
+            // Until the client has gone.
+            while stream.read(&mut [0; 512]).is_ok_and(|bytes| bytes > 0) {}
+        });
+        let client = Client::new(&socket).with_timeout(Duration::from_millis(patience_ms));
+        let refused = client.get::<serde_json::Value>("/v1/info").unwrap_err();
+        std::fs::remove_file(&socket).unwrap();
+        listens.join().unwrap();
+        refused
+    }
+
+    #[test]
+    fn who_says_nothing_at_all_is_absent_and_who_breaks_off_has_failed() {
+        let silent = refused("silent", "", 200);
+        assert_eq!(silent.code, ErrorCode::SupervisorAbsent, "{silent}");
+        assert!(silent.message.ends_with(".sock does not answer") && silent.remedy.contains("systemctl status"));
+        for begun in ["H", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{"] {
+            assert_eq!(refused("begun", begun, 200).code, ErrorCode::SupervisorFailed, "{begun}");
+        }
+    }
 }

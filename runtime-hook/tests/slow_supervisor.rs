@@ -50,7 +50,7 @@ fn a_silent_supervisor_is_told_within_bounded_time() {
     // Kept open: closing would be an answer.
     let silent = told("silent", std::mem::forget);
     let Some((line, elapsed)) = silent else { return };
-    is_one_sentence(&line, "GPOOL-E002");
+    is_one_sentence(&line, "GPOOL-E001");
     assert!(elapsed < GENEROUS, "{elapsed:?}");
 }
 

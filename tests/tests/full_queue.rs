@@ -24,6 +24,6 @@ fn a_full_queue_of_connections_ends_with_the_callers_patience() {
     let client = Client::new(&path).with_timeout(Duration::from_millis(300));
     let refused = client.get::<SupervisorInfo>("/v1/info").unwrap_err();
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(refused.code, ErrorCode::SupervisorFailed, "{refused}");
-    assert!(refused.message.contains("takes no connection"), "{refused}");
+    assert_eq!(refused.code, ErrorCode::SupervisorAbsent, "{refused}");
+    assert!(refused.message.contains("does not answer"), "{refused}");
 }

@@ -16,7 +16,7 @@ pub fn run(checkup: &Checkup, socket: Option<&Path>) -> Result<(), Failure> {
     let mut host = look();
     let mut checked = check_all(&host);
     let client = Client::new(socket.unwrap_or(&host.configuration().socket.path));
-    if let Ok(view) = client.get::<ConfigurationView>("/v1/configuration") {
+    if let Ok(view) = host.ask::<ConfigurationView>(&client, "/v1/configuration") {
         super::config::tell_of_another_file(&view.path, &checkup.config, |file| {
             format!("checks look at the latter: gpool doctor --config {file} looks at what it works with")
         });

@@ -44,13 +44,13 @@ pub fn contents(host: &Surroundings, client: &Client, checked: &[Checked]) -> Ve
         ("mounts.txt".to_owned(), mounts(host)),
     ];
     for name in ["info", "gpus", "driver", "guard", "leases", "configuration"] {
-        let text = match client.get::<Value>(&format!("/v1/{name}")) {
+        let text = match host.ask::<Value>(client, &format!("/v1/{name}")) {
             Ok(answer) => format!("{answer:#}\n"),
             Err(refusal) => format!("{refusal}\n"),
         };
         files.push((format!("supervisor/{name}.json"), text));
     }
-    files.push(("supervisor/events.jsonl".to_owned(), events(client)));
+    files.push(("supervisor/events.jsonl".to_owned(), events(host, client)));
     files
         .into_iter()
         .map(|(name, text)| (format!("gpool-doctor/{name}"), redactor.redact(&text).into_bytes()))
@@ -103,7 +103,10 @@ fn mounts(host: &Surroundings) -> String {
     mounts.lines().filter(|line| line.contains("gpool")).map(|line| format!("{line}\n")).collect()
 }
 
-fn events(client: &Client) -> String {
+fn events(host: &Surroundings, client: &Client) -> String {
+    if let Some(gone) = host.absence() {
+        return format!("{gone}\n");
+    }
     let mut lines: Vec<String> = Vec::new();
     let streamed = client.stream("/v1/events?after=0", |line| {
         lines.push(line.to_owned());

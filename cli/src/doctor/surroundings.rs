@@ -2,10 +2,16 @@
 
 use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{
-    Client, DrainedGpu, DriverView, ErrorBody, GpuView, GuardedProcess, LeaseView, ReservationView, SilentGpu,
-    SupervisorInfo,
+    Client, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuView, GuardedProcess, LeaseView, ReservationView,
+    SilentGpu, SupervisorInfo,
 };
+use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the first question waits. With all of them a host whose socket is there, of a supervisor that does not come up,
+/// would be silent for minutes.
+const FIRST_PATIENCE: Duration = Duration::from_secs(4);
 
 /// The host's files below a root, and the answers of its supervisor.
 pub struct Surroundings {
@@ -45,21 +51,33 @@ impl Surroundings {
         let configuration = layered.map(|layered| layered.configuration);
         let configured = configuration.clone().unwrap_or_default().socket.path;
         let client = Client::new(socket.unwrap_or(&configured));
+        let info = client.clone().with_timeout(FIRST_PATIENCE).get("/v1/info");
+        let gone = absence(&info);
         Self {
             root: "/".into(),
             configuration_path: configuration_path.to_owned(),
             configuration_files,
             configuration,
             now_unix_ms: u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default(),
-            info: client.get("/v1/info"),
-            driver: client.get("/v1/driver"),
-            gpus: client.get("/v1/gpus"),
-            silent: client.get("/v1/gpus/silent"),
-            drained: client.get("/v1/gpus/drained"),
-            reservations: client.get("/v1/reservations"),
-            leases: client.get("/v1/leases"),
-            guarded: client.get("/v1/guard"),
+            driver: ask(&client, gone, "/v1/driver"),
+            gpus: ask(&client, gone, "/v1/gpus"),
+            silent: ask(&client, gone, "/v1/gpus/silent"),
+            drained: ask(&client, gone, "/v1/gpus/drained"),
+            reservations: ask(&client, gone, "/v1/reservations"),
+            leases: ask(&client, gone, "/v1/leases"),
+            guarded: ask(&client, gone, "/v1/guard"),
+            info,
         }
+    }
+
+    /// `GET path`, of a supervisor that has answered when it was asked first.
+    pub fn ask<Answer: DeserializeOwned>(&self, client: &Client, path: &str) -> Result<Answer, ErrorBody> {
+        ask(client, self.absence(), path)
+    }
+
+    /// That nobody has answered.
+    pub fn absence(&self) -> Option<&ErrorBody> {
+        absence(&self.info)
     }
 
     /// The configuration, or the defaults where it cannot be read, which a check of its own tells.
@@ -71,6 +89,15 @@ impl Surroundings {
     pub fn path(&self, absolute: &str) -> PathBuf {
         self.root.join(absolute.trim_start_matches('/'))
     }
+}
+
+fn absence(info: &Result<SupervisorInfo, ErrorBody>) -> Option<&ErrorBody> {
+    info.as_ref().err().filter(|error| error.code == ErrorCode::SupervisorAbsent)
+}
+
+/// Who did not answer once is not asked again.
+fn ask<Answer: DeserializeOwned>(client: &Client, gone: Option<&ErrorBody>, path: &str) -> Result<Answer, ErrorBody> {
+    gone.map_or_else(|| client.get(path), |gone| Err(gone.clone()))
 }
 
 /// What a file says, in which others may have put any bytes: the name of a process, of a cgroup or of a mount. Empty if it

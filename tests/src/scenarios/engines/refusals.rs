@@ -56,7 +56,7 @@ fn refused(host: &mut Host, podman: &Podman, containerd: &Containerd, crio: &Cri
     let signal = |signal| pid.map_or(Ok(()), |pid| kill_process(pid, signal)).context("the supervisor");
     signal(Signal::STOP)?;
     let engines = Engines { host, podman, containerd, crio };
-    let told = engines.all_say("GPOOL_FRACTION=0.1", "supervisor", "[GPOOL-E002]");
+    let told = engines.all_say("GPOOL_FRACTION=0.1", "does not answer", "[GPOOL-E001]");
     signal(Signal::CONT)?;
     told?;
     host.kill_supervisor()?;
