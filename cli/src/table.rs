@@ -76,6 +76,8 @@ pub struct LeaseRow {
     pub processes: u32,
     /// Where the lease stands.
     pub state: LeaseState,
+    /// What it is, which says what of it is known.
+    pub mechanism: Mechanism,
     /// What its processes cannot recover from.
     pub fault: Option<LeaseFault>,
     /// What the share rests on: `hardware`, `driver` or `co-operative`.
@@ -123,6 +125,7 @@ impl From<&LeaseView> for LeaseRow {
             run_left_seconds: lease.run_left_seconds,
             processes: lease.processes,
             state: lease.state,
+            mechanism: lease.mechanism,
             fault: lease.fault,
             enforcement: lease.enforcement.clone(),
             cap_kept_by: cap_kept_by(lease),
@@ -272,21 +275,64 @@ fn suspension_cell(row: &LeaseRow) -> &'static str {
 }
 
 fn cells(row: &LeaseRow) -> Vec<String> {
+    let its = Known::of(row.state, row.mechanism);
+    let if_known = |is_known: bool, shown: String| if is_known { shown } else { UNKNOWN.to_owned() };
     vec![
         row.container.clone(),
         gpu_cell(&row.gpus),
-        format_permille(row.share_permille),
-        format_tenths(row.received_permille),
-        format!("{} / {}", format_bytes(row.memory_used_bytes), format_bytes(row.memory_cap_bytes)),
-        row.allocations_refused.to_string(),
-        match row.gate_wait {
-            GateWait::TotalNs(ns) => format_duration(ns),
-            GateWait::Permille(permille) => format_tenths(permille),
-        },
-        row.processes.to_string(),
+        or_none(row.share_permille, format_permille),
+        if_known(its.gpu_time, format_tenths(row.received_permille)),
+        format!(
+            "{} / {}",
+            if_known(its.memory, format_bytes(row.memory_used_bytes)),
+            or_none(row.memory_cap_bytes, format_bytes)
+        ),
+        if_known(its.reports, row.allocations_refused.to_string()),
+        if_known(
+            its.reports,
+            match row.gate_wait {
+                GateWait::TotalNs(ns) => format_duration(ns),
+                GateWait::Permille(permille) => format_tenths(permille),
+            },
+        ),
+        if_known(its.reports, row.processes.to_string()),
         state_cell(row).to_owned(),
         enforcement_cell(row),
     ]
+}
+
+/// What nobody knows, as docker writes it.
+pub const UNKNOWN: &str = "--";
+
+/// Which figures of a lease are known; the others are 0 on the socket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Known {
+    /// What it holds of a GPU's memory.
+    pub memory: bool,
+    /// GPU time.
+    pub gpu_time: bool,
+    /// What its programs report: processes, launches, waits, refusals.
+    pub reports: bool,
+}
+
+impl Known {
+    /// Of a lease in this state, by this mechanism.
+    pub fn of(state: LeaseState, mechanism: Mechanism) -> Self {
+        // Nobody reads or counts for who is not taken over.
+        let is_read = state != LeaseState::Stranded;
+        Self {
+            memory: is_read,
+            // NVML has no busy time of processes in a MIG instance.
+            gpu_time: is_read && mechanism != Mechanism::Mig,
+            // Programs without shims report nothing.
+            reports: is_read && mechanism.has_shims(),
+        }
+    }
+}
+
+/// A share or a cap; `-` of who takes turns without a share, was promised nothing and has no cap.
+pub fn or_none(amount: u64, shown: fn(u64) -> String) -> String {
+    if amount == 0 { "-".to_owned() } else { shown(amount) }
 }
 
 /// What the share rests on, and how much of the driver that leaves out.

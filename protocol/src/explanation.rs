@@ -4,6 +4,7 @@ use crate::class::{Class, Priority};
 use crate::identity::{ContainerId, GpuUuid, LeaseId};
 use crate::latency::RequestFigures;
 use crate::lease_state::{LeaseFault, SuspensionView};
+use crate::mechanism::Mechanism;
 use serde::{Deserialize, Serialize};
 
 /// The answer to `GET /v1/leases/ID/explain`.
@@ -13,6 +14,9 @@ pub struct LeaseExplanation {
     pub lease_id: LeaseId,
     /// Its container.
     pub container_id: ContainerId,
+    /// What it is; an older supervisor does not say so.
+    #[serde(default)]
+    pub mechanism: Mechanism,
     /// Its share of each GPU, permille.
     pub fraction_permille: u16,
     /// Its ceiling, permille.

@@ -2,6 +2,7 @@
 
 pub mod request;
 mod waiting;
+mod without_shims;
 
 use super::queue;
 use super::usage::moment;
@@ -41,11 +42,10 @@ pub fn run(client: &Client, id: &str, format: Format) -> Result<(), Failure> {
 
 fn render(explanation: &LeaseExplanation) -> String {
     let mut text = format!(
-        "container {}, lease {}\nshare {}, limit {}, class {}, priority {}\n",
+        "container {}, lease {}\n{}, class {}, priority {}\n",
         explanation.container_id.short(),
         explanation.lease_id,
-        format_permille(explanation.fraction_permille.into()),
-        explanation.limit_permille.map_or_else(|| "none".to_owned(), |limit| format_permille(limit.into())),
+        promise(explanation),
         explanation.class,
         explanation.priority,
     );
@@ -102,6 +102,10 @@ fn render(explanation: &LeaseExplanation) -> String {
     }
     for gpu in &explanation.gpus {
         text += &format!("\n{}\n", gpu.gpu_uuid);
+        if !explanation.mechanism.has_shims() {
+            text += &without_shims::facts(explanation.mechanism, gpu);
+            continue;
+        }
         for (name, value) in facts(explanation, gpu) {
             text += &format!("  {:14}{value}\n", format!("{name}:"));
         }
@@ -111,6 +115,18 @@ fn render(explanation: &LeaseExplanation) -> String {
         }
     }
     text
+}
+
+/// What it was promised, and by what.
+fn promise(explanation: &LeaseExplanation) -> String {
+    if !explanation.mechanism.has_shims() {
+        return without_shims::promise(explanation.mechanism, explanation.fraction_permille);
+    }
+    format!(
+        "share {}, limit {}",
+        format_permille(explanation.fraction_permille.into()),
+        explanation.limit_permille.map_or_else(|| "none".to_owned(), |limit| format_permille(limit.into())),
+    )
 }
 
 /// How long its requests take, and what follows from how long those of another one do.
@@ -162,8 +178,9 @@ fn suspended(suspension: &SuspensionView) -> String {
 
 /// What it holds at most beside what it may hold; nothing of an older supervisor, or before anything is held.
 fn memory(peak_bytes: u64, cap_bytes: u64) -> String {
-    match peak_bytes {
-        0 => String::new(),
+    match (peak_bytes, cap_bytes) {
+        (0, _) => String::new(),
+        (_, 0) => format!("memory: it has held {} at most, and has no cap\n", format_bytes(peak_bytes)),
         _ => format!(
             "memory: it has held {} at most, of {} that it may hold\n",
             format_bytes(peak_bytes),
@@ -312,13 +329,14 @@ fn render_csv(explanation: &LeaseExplanation) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Priority, RequestFigures, ShareErrorBound};
+    use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Mechanism, Priority, RequestFigures, ShareErrorBound};
 
     fn explanation() -> LeaseExplanation {
         let bound = |seconds: u64, bound_ppm| ShareErrorBound { window_ns: seconds * 1_000_000_000, bound_ppm };
         LeaseExplanation {
             lease_id: LeaseId("01J".into()),
             container_id: ContainerId("3f9a".repeat(16)),
+            mechanism: Default::default(),
             fraction_permille: 300,
             limit_permille: Some(500),
             class: Class::Batch,
@@ -435,6 +453,21 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
         let mut inside = explanation();
         inside.gpus[0].gpu_uuid = GpuUuid("MIG-1".into());
         assert!(render(&inside).contains("reports:      not compared"));
+    }
+
+    #[test]
+    fn of_who_has_no_shims_nothing_is_told_that_nobody_knows() {
+        let of = |mechanism, fraction_permille, memory_cap_bytes| {
+            render(&LeaseExplanation { mechanism, fraction_permille, memory_cap_bytes, ..explanation() })
+        };
+        let turns = of(Mechanism::TimeSlice, 0, 0);
+        assert!(turns.contains("\nmechanism timeslice, no share, class batch, priority guaranteed\n"), "{turns}");
+        assert!(turns.contains("at most, and has no cap\n") && turns.contains("  charged:      3.1s\n"), "{turns}");
+        for absent in ["weight", "share error", "share 0", "lag:", "behind"] {
+            assert!(!turns.contains(absent), "{absent} in {turns}");
+        }
+        let instance = of(Mechanism::Mig, 250, 4 << 30);
+        assert!(instance.contains("\nmechanism mig, share 25 %, class") && !instance.contains("charged"), "{instance}");
     }
 
     #[test]

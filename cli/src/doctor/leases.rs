@@ -11,7 +11,10 @@ pub fn check(host: &Surroundings) -> Outcome {
     };
     let (with, without): (Vec<&LeaseView>, Vec<&LeaseView>) = leases.iter().partition(|lease| has_process(lease));
     let held = with.iter().filter(|lease| lease.state == LeaseState::Held).count();
-    let idle = with.iter().filter(|lease| lease.state == LeaseState::Active && lease.processes == 0).count();
+    // How many processes of others use a GPU nobody knows: without shims nothing is reported.
+    let is_idle =
+        |lease: &&&LeaseView| lease.state == LeaseState::Active && lease.processes == 0 && lease.mechanism.has_shims();
+    let idle = with.iter().filter(is_idle).count();
     if without.is_empty() {
         let running = with.len() - held;
         return Outcome::ok(format!(

@@ -84,6 +84,26 @@ b7c1b7c1b7c1  GPU-5ca1ab1e  12.5 %   100.0 %      3.9GiB / 4GiB        1      3.
     assert!(render(&rows).contains("  mps-server-died  "));
 }
 
+#[test]
+fn what_nobody_knows_is_no_zero() {
+    let of = |mechanism, fraction_permille: u16, state| {
+        let its = LeaseView {
+            mechanism,
+            state,
+            memory_cap_bytes: u64::from(fraction_permille) << 24,
+            ..lease("3f9a", fraction_permille)
+        };
+        let table = render(&[LeaseRow::from(&its)]);
+        let line = table.lines().nth(1).unwrap().to_owned();
+        line.split_whitespace().skip(2).map(str::to_owned).collect::<Vec<_>>().join(" ")
+    };
+    let turns = of(Mechanism::TimeSlice, 0, LeaseState::Active);
+    assert_eq!(turns, "- 29.9 % 3.9GiB / - -- -- -- active co-operative");
+    let instance = of(Mechanism::Mig, 250, LeaseState::Active);
+    assert_eq!(instance, "25 % -- 3.9GiB / 3.9GiB -- -- -- active co-operative");
+    assert!(of(Mechanism::Slice, 250, LeaseState::Stranded).contains("-- -- / 3.9GiB -- -- -- stranded"));
+}
+
 fn on_three_gpus(id: &str) -> LeaseView {
     let gpu = |digit: char| LeaseGpuView {
         gpu_uuid: GpuUuid(format!("GPU-{}-0000-4000-8000-000000000000", digit.to_string().repeat(8))),

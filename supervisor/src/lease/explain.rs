@@ -43,6 +43,7 @@ impl Leases {
             run: run_left(&record),
             lease_id: record.lease_id,
             container_id: record.container_id,
+            mechanism: record.mechanism,
             fraction_permille: record.fraction_permille,
             limit_permille: record.limit_permille,
             class: record.class,

@@ -1,7 +1,8 @@
 //! What a lease did between two looks: differences of the supervisor's counters over the time between its own readings of
 //! them. Where a counter is not kept, was not there before or went back, nobody knows, and nothing is made up.
 
-use gpool_protocol::{LeaseId, LeaseState, LeaseView, Mechanism};
+use crate::table::Known;
+use gpool_protocol::{LeaseId, LeaseView};
 use std::collections::HashMap;
 
 /// The supervisor counts GPU time once a second. What it counted last is no figure of now when that is longer ago than this.
@@ -91,7 +92,7 @@ impl Looks {
     /// not counted at all at the last look, as when it had just begun, the first count is what the next one is compared with.
     pub fn want_a_count(&mut self, leases: &[LeaseView]) -> bool {
         let mut is_wanted = false;
-        for lease in leases.iter().filter(|lease| has_gpu_time(lease)) {
+        for lease in leases.iter().filter(|lease| known(lease).gpu_time) {
             let Some(before) = self.0.get_mut(&lease.lease_id).filter(|before| before.count.permille.is_none()) else {
                 continue;
             };
@@ -104,9 +105,8 @@ impl Looks {
     }
 }
 
-/// NVML has no busy time of processes in a MIG instance, and nobody counts for who is not taken over.
-fn has_gpu_time(lease: &LeaseView) -> bool {
-    lease.state != LeaseState::Stranded && lease.mechanism != Mechanism::Mig
+fn known(lease: &LeaseView) -> Known {
+    Known::of(lease.state, lease.mechanism)
 }
 
 /// What of `lease` is counted by now; the same as before until it is counted again.
@@ -130,25 +130,23 @@ fn count_of(before: Option<Count>, lease: &LeaseView) -> Count {
 
 fn figures(before: Option<&Look>, look: &Look) -> Figures {
     let lease = &look.lease;
-    let is_read = lease.state != LeaseState::Stranded;
-    let interval_ns = before.and_then(|before| look.at_ns.checked_sub(before.at_ns)).filter(|ns| *ns > 0 && is_read);
-    // Programs without shims report nothing.
-    let has_reports = is_read && lease.mechanism.has_shims();
+    let its = known(lease);
+    let interval_ns = before.and_then(|before| look.at_ns.checked_sub(before.at_ns)).filter(|ns| *ns > 0 && its.memory);
     let grown = |counter: fn(&LeaseView) -> u64| {
-        let before = before.filter(|_| has_reports && interval_ns.is_some())?;
+        let before = before.filter(|_| its.reports && interval_ns.is_some())?;
         counter(lease).checked_sub(counter(&before.lease))
     };
     let is_fresh = look.at_ns.saturating_sub(look.count.at_ns) <= OLDEST_COUNT_NS;
     Figures {
         interval_ns,
-        received_permille: look.count.permille.filter(|_| has_gpu_time(lease) && is_fresh),
-        memory_used_bytes: is_read.then_some(lease.memory_used_bytes),
+        received_permille: look.count.permille.filter(|_| its.gpu_time && is_fresh),
+        memory_used_bytes: its.memory.then_some(lease.memory_used_bytes),
         gate_wait_permille: grown(|lease| lease.gate_wait_ns)
             .zip(interval_ns)
             .and_then(|(waited_ns, interval_ns)| permille(waited_ns, interval_ns.into())),
         launches: grown(|lease| lease.launches),
         allocations_refused: grown(|lease| lease.allocations_refused),
-        processes: has_reports.then_some(lease.processes),
+        processes: its.reports.then_some(lease.processes),
         lease: lease.clone(),
     }
 }

@@ -2,12 +2,9 @@
 
 use super::interval::Figures;
 use crate::output::{self, Column, borderless, csv, figure, text};
-use crate::table::{LeaseRow, all_gpus, format_tenths, state_cell, state_name};
+use crate::table::{LeaseRow, UNKNOWN, all_gpus, format_tenths, or_none, state_cell, state_name};
 use gpool_protocol::{format_bytes, format_permille};
 use serde::Serialize;
-
-/// What nobody knows, as docker writes it.
-const UNKNOWN: &str = "--";
 
 const COLUMNS: [Column; 9] = [
     text("CONTAINER"),
@@ -48,8 +45,6 @@ fn cells(one: &Figures) -> Vec<String> {
     let tenths = |permille: Option<u64>| permille.map_or_else(unknown, format_tenths);
     let count = |count: Option<u64>| count.map_or_else(unknown, |count| count.to_string());
     let used = one.memory_used_bytes.map_or_else(unknown, format_bytes);
-    // Who takes turns without a share was promised nothing, and has no cap.
-    let or_none = |amount: u64, shown: fn(u64) -> String| if amount == 0 { "-".to_owned() } else { shown(amount) };
     vec![
         lease.container_id.short().to_owned(),
         or_none(lease.fraction_permille.into(), format_permille),

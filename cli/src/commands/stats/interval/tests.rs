@@ -114,7 +114,8 @@ fn after_a_gap_nothing_is_compared() {
 
 #[test]
 fn what_nobody_counts_is_unknown() {
-    use Mechanism::{Exclusive, Mig, Mps, Slice, TimeSlice};
+    use gpool_protocol::LeaseState;
+    use gpool_protocol::Mechanism::{Exclusive, Mig, Mps, Slice, TimeSlice};
     let (active, stranded) = (LeaseState::Active, LeaseState::Stranded);
     for (mechanism, state, has_gpu_time, has_memory, has_reports) in [
         (Slice, active, true, true, true),
