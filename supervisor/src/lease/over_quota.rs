@@ -1,7 +1,7 @@
 //! A request beyond a quota, in the words of who starts a container or changes one.
 
 use super::budget::Account;
-use super::prospect::{any_of, least_wait_seconds, who_keeps};
+use super::prospect::{add_wait, any_of, least_wait_seconds, who_keeps};
 use super::quota::{Holder, Kept};
 use crate::ledger;
 use gpool_policy::quota::{Dimension, Excess};
@@ -153,7 +153,7 @@ impl Over {
         }
         // Until a budget begins anew is longer than most may wait.
         if !is_for_ever && !is_change && !is_spent {
-            ways.push("add wait, for example GPOOL_WAIT=10m".to_owned());
+            ways.push(add_wait("10m"));
         }
         any_of(&ways)
     }

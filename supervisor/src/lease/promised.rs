@@ -2,6 +2,7 @@
 
 use super::book::{Book, Lease};
 use super::grant::Leases;
+use super::prospect::add_wait;
 use super::record::Record;
 use super::room::Scene;
 use crate::clock::{self, ns};
@@ -118,7 +119,7 @@ impl Leases {
         Err(ErrorBody::new(
             ErrorCode::ShareNotFree,
             told.join(", "),
-            "add wait, for example GPOOL_WAIT=10m, to wait until that is over (gpool latency), or ask for another GPU",
+            format!("{}, to wait until that is over (gpool latency), or ask for another GPU", add_wait("10m")),
         ))
     }
 

@@ -11,6 +11,17 @@ use std::time::Instant;
 /// The least that is named as a time to wait for places that are kept.
 const LEAST_WAIT_SECONDS: u64 = 30;
 
+/// A key of the request as whoever asks may write it: a container's environment is none of `gpool run`.
+pub fn written(key: &str, value: &str) -> String {
+    let variable = key.to_ascii_uppercase().replace('-', "_");
+    format!("GPOOL_{variable}={value} (annotation gpool.io/{key}, or gpool run --{key} {value})")
+}
+
+/// The way out of who may wait.
+pub fn add_wait(time: &str) -> String {
+    format!("add wait, for example {}", written("wait", time))
+}
+
 /// What helps besides asking for less.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Prospect {
@@ -63,17 +74,16 @@ impl Prospect {
     /// The ways out, `others` being those that need somebody to do something; `kept` says what of kept places is short.
     pub fn remedy(&self, less: Option<String>, others: &[&str], kept: impl Fn(&KeptPlaces) -> String) -> String {
         let mut ways: Vec<String> = less.into_iter().collect();
-        let wait = |time: &str| format!("add wait, for example GPOOL_WAIT={time}");
         match &self.kept {
             None => {
                 ways.extend(others.iter().map(|way| (*way).to_owned()));
-                ways.extend(self.may_wait.then(|| wait("10m")));
+                ways.extend(self.may_wait.then(|| add_wait("10m")));
                 any_of(&ways)
             }
             Some(places) => {
                 ways.push("try again soon".to_owned());
                 let seconds = least_wait_seconds(places.seconds);
-                ways.extend(self.may_wait.then(|| wait(&format!("{seconds}s"))));
+                ways.extend(self.may_wait.then(|| add_wait(&format!("{seconds}s"))));
                 let who = who_keeps(places.count);
                 format!("{}: {who} {} for up to {} s more", any_of(&ways), kept(places), places.seconds)
             }
@@ -210,16 +220,16 @@ mod tests {
         let nobody_waits = Prospect::default();
         assert_eq!(told(nobody_waits, less()), "ask for 10 % or less, lower a share, or stop a container");
         let waits = Prospect { may_wait: true, kept: None };
-        assert_eq!(told(waits, None), "lower a share, stop a container, or add wait, for example GPOOL_WAIT=10m");
+        assert_eq!(told(waits, None), format!("lower a share, stop a container, or {}", add_wait("10m")));
         let kept = Some(KeptPlaces { count: 2, permille: 900, bytes: 0, seconds: 7 });
         assert_eq!(
             told(Prospect { may_wait: true, kept }, less()),
-            "ask for 10 % or less, try again soon, or add wait, for example GPOOL_WAIT=30s: 2 ended containers keep 900 permille \
-             for up to 7 s more"
+            format!(
+                "ask for 10 % or less, try again soon, or {}: 2 ended containers keep 900 permille for up to 7 s more",
+                add_wait("30s")
+            )
         );
         let one = Some(KeptPlaces { count: 1, permille: 900, bytes: 0, seconds: 60 });
-        assert!(
-            told(Prospect { may_wait: true, kept: one }, None).contains("GPOOL_WAIT=120s: 1 ended container keeps")
-        );
+        assert!(told(Prospect { may_wait: true, kept: one }, None).contains("--wait 120s): 1 ended container keeps"));
     }
 }

@@ -1,7 +1,7 @@
 //! A refusal of `policy` in words: what was asked, what is free, what to do.
 
 use super::plans::SETTLE_NS;
-use super::prospect::Prospect;
+use super::prospect::{Prospect, add_wait, written};
 use crate::clock;
 use gpool_policy::admission::{Offer, Refusal};
 use gpool_protocol::{ContainerId, ErrorBody, ErrorCode, format_bytes, format_permille};
@@ -98,21 +98,21 @@ fn worded_with(refusal: &Refusal, memory: &str, prospect: Prospect) -> ErrorBody
 
 /// There is room, and it is kept for `count` that wait before this one; `lent_seconds` is for how long it could have it all the same.
 pub fn kept_for_others(count: usize, lent_seconds: Option<u64>) -> ErrorBody {
-    let wait = "add wait, for example GPOOL_WAIT=10m, to wait as well, or ask for less";
+    let wait = format!("{}, to wait as well, or ask for less", add_wait("10m"));
     let remedy = match lent_seconds {
-        Some(seconds @ 1..) => {
-            format!(
-                "say that it runs for {seconds}s or less, GPOOL_RUN_TIME={seconds}s, until when that is lent; or {wait}"
-            )
-        }
-        Some(0) | None => wait.to_owned(),
+        Some(seconds @ 1..) => format!(
+            "say that it runs for {seconds}s or less, {}, until when that is lent; or {wait}",
+            written("run-time", &format!("{seconds}s"))
+        ),
+        Some(0) | None => wait,
     };
     ErrorBody::new(ErrorCode::ShareNotFree, is_kept_for("what is free", count), remedy)
 }
 
 /// There is room, and these reservations keep it.
 pub fn reserved_for_others(tables: &[String]) -> ErrorBody {
-    let remedy = "ask for less; wait, for example GPOOL_WAIT=10m, helps where that ends, or where a container does";
+    let wait = written("wait", "10m");
+    let remedy = format!("ask for less; wait, for example {wait}, helps where that ends, or where a container does");
     ErrorBody::new(ErrorCode::ShareNotFree, is_reserved(tables), remedy)
 }
 
@@ -135,7 +135,7 @@ fn is_reserved(tables: &[String]) -> String {
 
 /// There is room, and what the quota leaves is about to be had by some of `count` that wait.
 pub fn quota_kept_for_others(count: usize) -> ErrorBody {
-    let remedy = "add wait, for example GPOOL_WAIT=10m, to wait as well";
+    let remedy = format!("{}, to wait as well", add_wait("10m"));
     ErrorBody::new(ErrorCode::QuotaReached, is_kept_for("what its quota leaves", count), remedy)
 }
 
@@ -177,14 +177,18 @@ mod tests {
         let waits = Prospect { may_wait: true, kept: None };
         let share = Refusal::Share { asked_permille: 200, gpus: 1, offers: vec![offer.clone()] };
         let text = worded(&share, waits).to_string();
-        for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", "GPOOL_WAIT", "GPOOL-E201"]
-        {
+        let wait = "add wait, for example GPOOL_WAIT=10m (annotation gpool.io/wait, or gpool run --wait 10m)";
+        for part in ["20 %", "GPU-1 has 10 % free", "ask for 10 % or less", "gpool update", wait, "GPOOL-E201"] {
             assert!(text.contains(part), "{text} lacks {part}");
         }
         let kept = Some(KeptPlaces { count: 1, permille: 900, bytes: 5 << 30, seconds: 7 });
         let soon = Prospect { kept, ..waits };
+        let soon_told = worded(&share, soon).remedy;
+        assert!(soon_told.ends_with("--wait 30s): 1 ended container keeps 90 % for up to 7 s more"), "{soon_told}");
+        let lent = kept_for_others(2, Some(90)).remedy;
         assert!(
-            worded(&share, soon).remedy.ends_with("GPOOL_WAIT=30s: 1 ended container keeps 90 % for up to 7 s more")
+            lent.contains("GPOOL_RUN_TIME=90s (annotation gpool.io/run-time, or gpool run --run-time 90s)"),
+            "{lent}"
         );
         assert!(!worded_of_change(&share).remedy.contains("wait"), "a lease that runs does not");
         let large = Offer { memory_asked_bytes: 12 << 30, ..offer.clone() };

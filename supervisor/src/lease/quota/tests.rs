@@ -260,7 +260,8 @@ fn a_refusal_names_who_what_and_what_to_do() {
         said(&[two("01", 750)], &two("02", 500), None),
         "gpool: [quota.team.vision] gpus allows team vision 2 GPUs of guaranteed share: 1.5 is reserved, and 1 is asked for; \
          ask for 0.5 or less in all, ask for priority=burst, which reserves no share and has what is idle, end a container \
-         (gpool quota ls shows who has how much), or add wait, for example GPOOL_WAIT=10m [GPOOL-E206]"
+         (gpool quota ls shows who has how much), or add wait, for example GPOOL_WAIT=10m (annotation gpool.io/wait, or gpool run --wait 10m) \
+         [GPOOL-E206]"
     );
     let own = two("01", 750);
     let changed = said(&[own.clone(), two("02", 250)], &two("01", 1000), Some(&own));
