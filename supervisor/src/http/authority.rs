@@ -26,7 +26,11 @@ pub struct Peer {
 
 /// Refuses with whom to ask: root, and the group of `[socket] group`.
 fn refused(what: impl Into<String>, administrators: &str) -> ErrorBody {
-    ErrorBody::new(ErrorCode::NotPermitted, what, format!("ask root or a member of the group {administrators}"))
+    ErrorBody::new(ErrorCode::NotPermitted, what, ask(administrators))
+}
+
+fn ask(administrators: &str) -> String {
+    format!("ask root or a member of the group {administrators}")
 }
 
 impl Peer {
@@ -49,6 +53,18 @@ impl Peer {
 
     fn refused(&self, what: impl Into<String>) -> ErrorBody {
         refused(what, &self.administrators)
+    }
+
+    /// That this peer may not do `what`. In a lease that is so for everybody, root too, and whom to ask would be no help.
+    fn may_not(&self, what: &str, remedy: impl FnOnce() -> String) -> ErrorBody {
+        match self.in_lease {
+            true => ErrorBody::new(
+                ErrorCode::NotPermitted,
+                format!("a process in a leased container or under gpool run may not {what}, whoever started it"),
+                "do it outside of it",
+            ),
+            false => ErrorBody::new(ErrorCode::NotPermitted, format!("user {} may not {what}", self.uid), remedy()),
+        }
     }
 
     /// Whose connections its own counts among. Asks nobody for groups, since everybody would wait for that: their numbers are
@@ -106,8 +122,7 @@ impl Peer {
         if !self.in_lease && self.uid == 0 {
             return Ok(());
         }
-        let message = format!("user {} may not {what}", self.uid);
-        Err(ErrorBody::new(ErrorCode::NotPermitted, message, "ask root"))
+        Err(self.may_not(what, || "ask root".to_owned()))
     }
 
     fn is_in(&self, group: &str) -> bool {
@@ -119,7 +134,7 @@ impl Peer {
     /// # Errors
     /// Unless the peer may change everything.
     pub fn must_administer(&self, what: &str) -> Result<(), ErrorBody> {
-        if self.administers() { Ok(()) } else { Err(self.refused(format!("user {} may not {what}", self.uid))) }
+        if self.administers() { Ok(()) } else { Err(self.may_not(what, || ask(&self.administrators))) }
     }
 
     /// # Errors
@@ -131,12 +146,13 @@ impl Peer {
         {
             return Ok(());
         }
-        let what = format!("user {} may not start a leased container", self.uid);
-        let remedy = match policy.rootless_group.as_str() {
+        let remedy = || {
+            match policy.rootless_group.as_str() {
             "" => "use an engine that runs as root, or ask root to name a group in [policy] rootless_group and run gpool config reload".to_owned(),
             group => format!("use an engine that runs as root, or ask root to add the user to the group {group}"),
+        }
         };
-        Err(ErrorBody::new(ErrorCode::NotPermitted, what, remedy))
+        Err(self.may_not("start a leased container", remedy))
     }
 
     /// The user to whom a lease is confined that the peer makes or binds; none for who may change everything.
@@ -150,7 +166,8 @@ impl Peer {
         if self.administers() || (!self.in_lease && self.uid == owner_uid) {
             return Ok(());
         }
-        Err(self.refused(format!("user {} may not change a lease of user {owner_uid}", self.uid)))
+        let what = format!("change a lease of user {owner_uid}");
+        Err(self.may_not(&what, || ask(&self.administrators)))
     }
 
     /// The id of the lease that `find` finds, which the peer may change. The book is read first and given back: see
@@ -268,6 +285,22 @@ mod tests {
         }
         assert_eq!(peer.must_own(1000), Ok(()));
     }
+
+    #[test]
+    fn who_is_in_a_lease_is_told_so_also_as_root() {
+        let root = Peer { in_lease: true, ..of_user(0, |_| None) };
+        for refused in [
+            root.must_be_root("divide GPUs"),
+            root.must_administer("reload the configuration"),
+            root.must_start(&Policy::default()),
+            root.must_own(0),
+        ] {
+            let text = refused.unwrap_err().to_string();
+            assert!(text.starts_with("gpool: a process in a leased container or under gpool run may not "), "{text}");
+            assert!(text.contains("; do it outside of it [GPOOL-E401]") && !text.contains("ask root"), "{text}");
+        }
+    }
+
     #[test]
     fn root_in_a_container_that_could_not_be_taken_over_administers_nothing() {
         let me = HostPid(std::process::id());
