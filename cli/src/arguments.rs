@@ -10,6 +10,7 @@ mod events;
 mod export;
 mod forecast;
 mod gpu;
+mod ids;
 mod latency;
 mod mig;
 mod overflow;
@@ -122,7 +123,7 @@ pub enum Verb {
     },
     /// Show everything about leases, as one JSON array
     Inspect {
-        /// Lease or container ids, or unique prefixes
+        /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
@@ -132,14 +133,14 @@ pub enum Verb {
     Update(Change),
     /// Keep the gates of leases closed until they are resumed: what has been launched goes on, nothing more begins
     Pause {
-        /// Lease or container ids, or unique prefixes
+        /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
     /// Move what running containers hold of their GPUs to the host's memory, and their room is free for others: their programs live on, and
     /// come back when they want the GPU and there is room, or by gpool resume
     Suspend {
-        /// Lease or container ids, or unique prefixes
+        /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
         /// Do not wait until it is done
@@ -148,7 +149,7 @@ pub enum Verb {
     },
     /// Serve paused leases again, and have suspended ones come back
     Resume {
-        /// Lease or container ids, or unique prefixes
+        /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required_unless_present = "all", value_name = "ID")]
         ids: Vec<String>,
         /// All that are paused or suspended
@@ -161,13 +162,13 @@ pub enum Verb {
     /// Take the GPUs from running containers: their processes that use them are killed, the others live on and can open
     /// them no more; a container that is started anew asks for its share again
     Evict {
-        /// Lease or container ids, or unique prefixes
+        /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
     /// Show why a lease runs or waits, and how exact its share is; or with --request which mechanism would serve one
     Explain {
-        /// Lease or container id, or a unique prefix
+        /// Id or name of a container, or id of a lease, or a unique prefix of an id
         #[arg(required_unless_present = "request", conflicts_with = "request")]
         id: Option<String>,
         /// A request that is not made yet, for example fraction=0.3,model=A100+H100,isolation=hardware,p99=50ms; several values

@@ -5,6 +5,7 @@
 
 mod arguments;
 mod commands;
+mod container_names;
 mod doctor;
 mod engines;
 mod exit;
@@ -37,7 +38,7 @@ pub fn run(command_line: impl IntoIterator<Item = OsString>) -> ExitCode {
     }
 }
 
-fn execute(arguments: Arguments) -> Result<(), Failure> {
+fn execute(mut arguments: Arguments) -> Result<(), Failure> {
     // What asks no supervisor must work on a machine whose configuration is broken.
     match &arguments.verb {
         Verb::Completion { shell } => return commands::completion::run(*shell),
@@ -45,7 +46,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         Verb::Config { verb } => return commands::config::run(verb, arguments.socket.as_deref()),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation),
         Verb::Runtime { verb } => return commands::runtime::run(verb),
-        Verb::Audit { verb } => return commands::audit::run(verb),
+        Verb::Audit { verb } => return commands::audit::run(verb, || arguments.client()),
         Verb::Run(options) => return commands::run::run(options),
         Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),
         Verb::Explain { request: Some(request), host, format, .. } => {
@@ -54,6 +55,7 @@ fn execute(arguments: Arguments) -> Result<(), Failure> {
         _ => {}
     }
     let client = arguments.client();
+    container_names::replace(&client, arguments.verb.ids())?;
     match arguments.verb {
         Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),

@@ -40,9 +40,9 @@ text_identity!(
 /// The longest id of a container. Low-level runtimes name directories by it, so none comes near.
 const CONTAINER_ID_BYTES: usize = 1024;
 
-/// What to do about an id that is no lease's. Names are the engines' own.
-pub const LEASE_UNKNOWN_REMEDY: &str = "gpool ps lists those that there are, by id and not by name, and gpool queue ls those that \
-     wait for room; docker and podman tell the id of a name: gpool explain \"$(docker inspect -f '{{.Id}}' NAME)\"";
+/// What to do about an id that is no lease's. Names are the engines' own, whom `gpool` has asked before it says so.
+pub const LEASE_UNKNOWN_REMEDY: &str = "gpool ps lists those that there are, by id, and gpool queue ls those that wait for \
+     room; docker and podman tell the id of a name: gpool explain \"$(docker inspect -f '{{.Id}}' NAME)\"";
 
 /// Whether a text could be an id.
 fn is_plain(text: &str) -> bool {

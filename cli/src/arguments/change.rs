@@ -9,7 +9,7 @@ use gpool_protocol::{Class, MemoryCap, Priority, parse_bytes, parse_p99, parse_p
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("change").multiple(true).required(true))]
 pub struct Change {
-    /// Lease or container id, or a unique prefix
+    /// Id or name of a container, or id of a lease, or a unique prefix of an id
     pub id: String,
     /// New share of each of its GPUs, for example 0.2
     #[arg(long, value_name = "SHARE", value_parser = parse_permille, allow_negative_numbers = true, group = "change")]

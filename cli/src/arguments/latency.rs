@@ -7,7 +7,7 @@ use gpool_protocol::parse_time;
 /// What `gpool latency` shows.
 #[derive(Debug, Clone, Args)]
 pub struct LatencyOptions {
-    /// Lease or container ids, or unique prefixes [default: all of class latency; to be checked, all that were promised a p99]
+    /// Ids or names of containers, or ids of leases, or unique prefixes of ids [default: all of class latency; to be checked, all that were promised a p99]
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// End with 0 if all keep what they were promised, with 10 if one does not, and with 75 if there are too few requests to say so

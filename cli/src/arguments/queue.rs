@@ -14,7 +14,7 @@ pub enum QueueVerb {
     },
     /// Take containers out of the queue: they are refused
     Cancel {
-        /// Ids of containers that wait, or unique prefixes
+        /// Ids or names of containers that wait, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },

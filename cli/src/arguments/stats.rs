@@ -8,7 +8,7 @@ use std::time::Duration;
 /// Whose figures, how often, and how they are printed.
 #[derive(Debug, Clone, Args)]
 pub struct StatsOptions {
-    /// Lease or container ids, or unique prefixes: theirs alone, until the last of them has ended
+    /// Ids or names of containers, or ids of leases, or unique prefixes of ids: theirs alone, until the last of them has ended
     #[arg(value_name = "ID")]
     pub ids: Vec<String>,
     /// Print one sample and leave: it takes two looks, one interval apart

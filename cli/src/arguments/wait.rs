@@ -7,7 +7,7 @@ use gpool_protocol::parse_time;
 /// For what, for how long, and of whom.
 #[derive(Debug, Clone, Args)]
 pub struct WaitOptions {
-    /// Lease or container ids, or unique prefixes; with --for grant those of containers that wait for room
+    /// Ids or names of containers, or ids of leases, or unique prefixes of ids; with --for grant those of containers that wait for room
     #[arg(required = true, value_name = "ID")]
     pub ids: Vec<String>,
     /// What to wait for

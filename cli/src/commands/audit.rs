@@ -4,24 +4,45 @@ mod verify;
 
 use crate::arguments::{AuditPlace, AuditVerb, Format, ShowOptions};
 use crate::commands::events;
+use crate::container_names;
 use crate::exit::{ExitStatus, Failure, unusable};
 use crate::output;
 use gpool_policy::chain::{first_of, opened};
-use gpool_protocol::Event;
+use gpool_protocol::{Client, Event};
 use jiff::Timestamp;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+/// How long the supervisor is asked about an id; the audit is read without it, too.
+const PATIENCE: Duration = Duration::from_secs(4);
 /// How often it is begun anew where files are taken out meanwhile.
 const TRIES: u32 = 3;
 
-/// Shows or checks it.
-pub fn run(verb: &AuditVerb) -> Result<(), Failure> {
+/// Shows or checks it. Only who names somebody asks the supervisor, at most who that is.
+pub fn run(verb: &AuditVerb, client: impl FnOnce() -> Client) -> Result<(), Failure> {
     match verb {
-        AuditVerb::Show(options) => show(options),
+        AuditVerb::Show(options) if options.id.is_some() => {
+            let (client, mut options) = (client().with_timeout(PATIENCE), options.clone());
+            // What nobody answers about is looked for as it is written.
+            let _ = container_names::replace(&client, options.id.iter_mut());
+            let is_known = show(&options)?;
+            options.id.filter(|_| !is_known).map_or(Ok(()), |id| tell_of_nobody(&client, &id))
+        }
+        AuditVerb::Show(options) => show(options).map(drop),
         AuditVerb::Verify(options) => verify::run(options),
     }
+}
+
+/// Of an id that is in no event.
+fn tell_of_nobody(client: &Client, id: &str) -> Result<(), Failure> {
+    match container_names::nobody_has(client, id) {
+        Ok(Some(refusal)) => return Err(refusal.into()),
+        Ok(None) => {}
+        Err(_) => eprintln!("gpool: the audit has no event about {id:?}"),
+    }
+    Ok(())
 }
 
 /// Its directory.
@@ -76,14 +97,15 @@ fn lines(path: &Path) -> Result<(Vec<Vec<u8>>, bool), Failure> {
     Ok((lines, whole + 1 < bytes.len()))
 }
 
-fn show(options: &ShowOptions) -> Result<(), Failure> {
+/// Prints what is wanted; whether there is an event, wanted or not, about whom it is asked.
+fn show(options: &ShowOptions) -> Result<bool, Failure> {
     let directory = directory(&options.place)?;
     let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
     let chosen = Chosen::of(options, now_s);
     if options.format == Format::Csv {
         output::print(&output::csv(&events::CSV_HEADER, []))?;
     }
-    let mut unreadable = 0_u64;
+    let (mut unreadable, mut is_known) = (0_u64, false);
     for (_, path) in files(&directory)? {
         // What is old goes, also while it is read.
         if !path.exists() {
@@ -92,10 +114,12 @@ fn show(options: &ShowOptions) -> Result<(), Failure> {
         for line in lines(&path)?.0.iter().skip(1) {
             let object = std::str::from_utf8(line).ok().and_then(opened).map(|(object, _)| object);
             match object.as_deref().map(|object| (object, serde_json::from_str::<Event>(object))) {
-                Some((object, Ok(event))) if chosen.has(&event) => {
-                    output::print(&(events::present(object, options.format) + "\n"))?;
+                Some((object, Ok(event))) => {
+                    is_known |= chosen.is_about(&event);
+                    if chosen.has(&event) {
+                        output::print(&(events::present(object, options.format) + "\n"))?;
+                    }
                 }
-                Some((_, Ok(_))) => {}
                 // One of a newer version is passed on as it is where nothing is chosen.
                 Some((object, Err(_))) if chosen.is_all() => output::print(&format!("{object}\n"))?,
                 _ => unreadable += 1,
@@ -103,7 +127,7 @@ fn show(options: &ShowOptions) -> Result<(), Failure> {
         }
     }
     match unreadable {
-        0 => Ok(()),
+        0 => Ok(is_known),
         count => Err(failed(&format!(
             "{count} lines are no events that this version can read; gpool audit verify says whether they were changed"
         ))),
@@ -134,12 +158,16 @@ impl<'a> Chosen<'a> {
         is_of_all && options.since.is_none() && options.until.is_none()
     }
 
-    fn has(&self, event: &Event) -> bool {
+    fn is_about(&self, event: &Event) -> bool {
         let ids = [event.lease_id.as_ref().map(|id| &id.0), event.container_id.as_ref().map(|id| &id.0)];
-        let is_about = |id: &String| ids.into_iter().flatten().any(|whole| whole.starts_with(id.as_str()));
+        let is_meant = |id: &String| ids.into_iter().flatten().any(|whole| whole.starts_with(id.as_str()));
+        self.options.id.as_ref().is_none_or(is_meant)
+    }
+
+    fn has(&self, event: &Event) -> bool {
         let options = self.options;
         (self.since_unix_ms..self.until_unix_ms).contains(&event.unix_ms)
-            && options.id.as_ref().is_none_or(is_about)
+            && self.is_about(event)
             && options.user.is_none_or(|uid| event.uid == Some(uid))
             && (options.kinds.is_empty() || options.kinds.contains(&event.kind))
     }
@@ -176,6 +204,9 @@ mod tests {
         ] {
             let options = options(line);
             assert_eq!(Chosen::of(&options, 1_700_000_100).has(&event), is_wanted, "{line}");
+        }
+        for (line, is_known) in [("gpool audit show 3f --user 0", true), ("gpool audit show 9a", false)] {
+            assert_eq!(Chosen::of(&options(line), 1_700_000_100).is_about(&event), is_known, "{line}");
         }
         assert!(parse("gpool audit show --kind lease-update".split(' ').map(OsString::from)).is_err());
     }

@@ -1,10 +1,12 @@
 //! `gpool events`
 
 use crate::arguments::{EventsOptions, Format};
+use crate::container_names::nobody_has;
 use crate::exit::Failure;
 use crate::output;
-use gpool_protocol::{Client, Event, EventKind};
+use gpool_protocol::{Client, ErrorBody, Event, EventKind};
 use jiff::Timestamp;
+use std::cell::Cell;
 use std::collections::VecDeque;
 
 /// What each of the fields of [`present`] is, as CSV.
@@ -17,7 +19,12 @@ pub fn run(client: &Client, options: &EventsOptions) -> Result<(), Failure> {
         output::print(&output::csv(&CSV_HEADER, []))?;
     }
     let chosen = Chosen::of(options);
-    let Some(tail) = options.tail else { return stream(client, 0, options, &chosen) };
+    // Of somebody whom nobody knows that is told before it is waited for what happens to him.
+    let tail = options.tail.or((options.follow && options.id.is_some()).then_some(usize::MAX));
+    let Some(tail) = tail else {
+        stream(client, 0, options, &chosen)?;
+        return chosen.nobody(client)?.map_or(Ok(()), |refusal| Err(refusal.into()));
+    };
     // How many there are is only known at their end.
     let (mut newest, mut last) = (VecDeque::new(), 0);
     client.stream("/v1/events?after=0", |line| {
@@ -29,6 +36,11 @@ pub fn run(client: &Client, options: &EventsOptions) -> Result<(), Failure> {
         true
     })?;
     newest.iter().try_for_each(|line| output::print(&(present(line, options.format) + "\n")))?;
+    match (chosen.nobody(client)?, options.follow) {
+        (Some(refusal), false) => return Err(refusal.into()),
+        (Some(refusal), true) => eprintln!("{refusal}"),
+        (None, _) => {}
+    }
     if options.follow { stream(client, last, options, &chosen) } else { Ok(()) }
 }
 
@@ -53,13 +65,20 @@ fn sequence(line: &str) -> Option<u64> {
 struct Chosen<'a> {
     id: Option<&'a str>,
     since_unix_ms: u64,
+    /// Whether there was one about that id, at any time.
+    is_known: Cell<bool>,
 }
 
 impl<'a> Chosen<'a> {
     fn of(options: &'a EventsOptions) -> Self {
         let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
         let since_s = options.since.map_or(0, |when| when.unix_s(now_s));
-        Self { id: options.id.as_deref(), since_unix_ms: since_s.saturating_mul(1000) }
+        Self { id: options.id.as_deref(), since_unix_ms: since_s.saturating_mul(1000), is_known: Cell::new(false) }
+    }
+
+    /// The supervisor's refusal, where all events were looked at and neither they nor a lease nor the queue have that id.
+    fn nobody(&self, client: &Client) -> Result<Option<ErrorBody>, ErrorBody> {
+        self.id.filter(|_| !self.is_known.get()).map_or(Ok(None), |id| nobody_has(client, id))
     }
 
     /// What cannot be read is nobody's and of no time: it is wanted where nothing is chosen.
@@ -67,7 +86,9 @@ impl<'a> Chosen<'a> {
         let Ok(event) = serde_json::from_str::<Event>(line) else { return self.id.is_none() };
         let ids = [event.lease_id.as_ref().map(|id| &id.0), event.container_id.as_ref().map(|id| &id.0)];
         let is_about = |id: &str| ids.into_iter().flatten().any(|whole| whole.starts_with(id));
-        event.unix_ms >= self.since_unix_ms && self.id.is_none_or(is_about)
+        let is_wanted = self.id.is_none_or(is_about);
+        self.is_known.set(self.is_known.get() || is_wanted);
+        event.unix_ms >= self.since_unix_ms && is_wanted
     }
 }
 
@@ -138,7 +159,7 @@ mod tests {
 
     #[test]
     fn events_are_chosen_by_whom_they_are_about_and_when_they_were() {
-        let chosen = |id, since_unix_ms| Chosen { id, since_unix_ms };
+        let chosen = |id, since_unix_ms| Chosen { id, since_unix_ms, is_known: Cell::new(false) };
         let of_lease = LINE.replace("\"container_id\":\"3f9a3f9a3f9a3f9a\"", "\"lease_id\":\"01J7\"");
         for (chosen, line, is_wanted) in [
             (chosen(None, 0), LINE, true),
@@ -154,6 +175,9 @@ mod tests {
             assert_eq!(chosen.has(line), is_wanted, "{line}");
         }
         assert_eq!((sequence(LINE), sequence("{}")), (Some(7), None));
+        for (chosen, is_known) in [(chosen(Some("3f9a"), u64::MAX), true), (chosen(Some("9a"), 0), false)] {
+            assert!(!chosen.has(LINE) && chosen.is_known.get() == is_known, "whenever it was");
+        }
     }
 
     #[test]

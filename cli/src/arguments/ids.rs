@@ -1,0 +1,63 @@
+//! The leases and containers that a command line names.
+
+use super::{QueueVerb, Verb};
+
+impl Verb {
+    /// All ids on it, to be replaced where one is the name of a container. `gpool audit show`, which needs no supervisor, sees to
+    /// its own.
+    pub fn ids(&mut self) -> Vec<&mut String> {
+        match self {
+            Verb::Inspect { ids }
+            | Verb::Pause { ids }
+            | Verb::Suspend { ids, .. }
+            | Verb::Resume { ids, .. }
+            | Verb::Evict { ids }
+            | Verb::Queue { verb: QueueVerb::Cancel { ids } } => ids.iter_mut().collect(),
+            Verb::Stats(options) => options.ids.iter_mut().collect(),
+            Verb::Latency(options) => options.ids.iter_mut().collect(),
+            Verb::Wait(options) => options.ids.iter_mut().collect(),
+            Verb::Update(change) => vec![&mut change.id],
+            Verb::Explain { id, .. } => id.iter_mut().collect(),
+            Verb::Events(options) => options.id.iter_mut().collect(),
+            _ => Vec::new(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use std::ffi::OsString;
+
+    #[test]
+    fn every_verb_that_takes_ids_names_them() {
+        for line in [
+            "inspect a b",
+            "pause a b",
+            "suspend a b",
+            "resume a b",
+            "evict a b",
+            "queue cancel a b",
+            "stats a b",
+            "latency a b",
+            "wait a b",
+            "update a --memory 1GiB",
+            "explain a",
+            "events a",
+        ] {
+            let words = ["gpool"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let mut verb = parse(words).unwrap_or_else(|_| panic!("{line}")).verb;
+            let want: Vec<&str> = line.split(' ').filter(|word| ["a", "b"].contains(word)).collect();
+            assert_eq!(verb.ids(), want, "{line}");
+        }
+    }
+
+    #[test]
+    fn no_verb_that_takes_ids_is_forgotten() {
+        fn count(command: &clap::Command) -> usize {
+            let takes = command.get_positionals().any(|one| one.get_id() == "id" || one.get_id() == "ids");
+            usize::from(takes) + command.get_subcommands().map(count).sum::<usize>()
+        }
+        assert_eq!(count(&super::super::command()), 13, "those of the other test, and audit show");
+    }
+}
