@@ -1,4 +1,4 @@
-//! What the guard has seen of processes that use GPUs in leased containers.
+//! What the guard has seen of processes that use GPUs, in leased containers and without a lease.
 
 use crate::identity::{BuildId, ContainerId, HostPid, LeaseId};
 use serde::{Deserialize, Serialize};
@@ -21,6 +21,17 @@ pub struct GuardedProcess {
     /// In which way it goes past the shims; none if it does not.
     #[serde(default)]
     pub finding: Option<String>,
+}
+
+/// One of the answer to `GET /v1/guard/outside`: a process that has a context on a GPU and belongs to no lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutsideProcess {
+    /// Its pid on the host.
+    pub pid: HostPid,
+    /// Its name, as it called itself when it was seen.
+    pub name: String,
+    /// Its cgroup then, which says of which container or service it is.
+    pub cgroup: String,
 }
 
 /// A library that a process has mapped.

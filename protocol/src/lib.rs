@@ -61,7 +61,7 @@ pub use explanation::{
     BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing, WaitCause,
 };
 pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView};
-pub use guarded::{GuardedProcess, MappedLibrary};
+pub use guarded::{GuardedProcess, MappedLibrary, OutsideProcess};
 pub use health::{HealthFinding, health_words};
 pub use identity::{
     BuildId, ContainerId, GpuUuid, HostPid, LEASE_UNKNOWN_REMEDY, LeaseId, PodName, PodPlace, gpu_path, lease_path,

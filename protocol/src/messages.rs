@@ -24,6 +24,7 @@
 //! | `POST /v1/gpus/GPU/undrain` | nothing | [`DrainedGpu`](crate::DrainedGpu), as it was |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/guard` | | `[GuardedProcess]` |
+//! | `GET /v1/guard/outside` | | `[OutsideProcess]` |
 //! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
 //! | `GET /v1/info` | | [`SupervisorInfo`] |
 //!

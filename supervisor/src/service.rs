@@ -221,6 +221,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         watchers: Watchers::default(),
         used_bytes: counters(0),
         guarded: Mutex::default(),
+        unleased: Mutex::default(),
         leftovers: Leftovers::default(),
         next_tenant: AtomicU64::new(TenantId(1).0),
         counters: Counters::default(),

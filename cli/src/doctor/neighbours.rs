@@ -1,6 +1,7 @@
-//! Others who share GPUs out on this host: two that do it know nothing of each other.
+//! Others who share GPUs out on this host, two of which know nothing of each other, and programs that use a GPU without a lease.
 
-use super::{Outcome, Surroundings};
+use super::{Outcome, Surroundings, first_of};
+use gpool_protocol::OutsideProcess;
 
 /// Parts of the names of libraries that stand before libcuda in every process of the host or its containers.
 const PRELOADED: [(&str, &str); 4] = [
@@ -49,6 +50,22 @@ pub fn check(host: &Surroundings) -> Outcome {
             "stop it with: echo quit | nvidia-cuda-mps-control; work of its clients is merged into one process, which \
              gpool sees as one that has no lease",
         ),
-        None => Outcome::ok("nobody else shares GPUs out here"),
+        None => without_a_lease(host.outside.as_deref().unwrap_or_default()),
     }
+}
+
+/// What an older supervisor does not tell is nobody.
+fn without_a_lease(outside: &[OutsideProcess]) -> Outcome {
+    if outside.is_empty() {
+        return Outcome::ok("nobody else shares GPUs out here, and no process uses one without a lease");
+    }
+    let named = |its: &OutsideProcess| format!("{} ({}, of the cgroup {})", its.pid, its.name, its.cgroup);
+    let names: Vec<String> = outside.iter().map(named).collect();
+    Outcome::warn(
+        format!(
+            "without a lease a GPU is used by process {}: nothing paces that, and all shares are of the rest",
+            first_of(&names)
+        ),
+        "end it, or start it with a share, by gpool run or --runtime gpool; a desktop's own may stay",
+    )
 }

@@ -2,8 +2,8 @@
 
 use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{
-    Client, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuView, GuardedProcess, LeaseView, ReservationView,
-    SilentGpu, SupervisorInfo,
+    Client, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuView, GuardedProcess, LeaseView, OutsideProcess,
+    ReservationView, SilentGpu, SupervisorInfo,
 };
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
@@ -41,6 +41,8 @@ pub struct Surroundings {
     pub leases: Result<Vec<LeaseView>, ErrorBody>,
     /// Processes that use GPUs in leased containers.
     pub guarded: Result<Vec<GuardedProcess>, ErrorBody>,
+    /// Processes that use GPUs without a lease.
+    pub outside: Result<Vec<OutsideProcess>, ErrorBody>,
 }
 
 impl Surroundings {
@@ -66,6 +68,7 @@ impl Surroundings {
             reservations: ask(&client, gone, "/v1/reservations"),
             leases: ask(&client, gone, "/v1/leases"),
             guarded: ask(&client, gone, "/v1/guard"),
+            outside: ask(&client, gone, "/v1/guard/outside"),
             info,
         }
     }

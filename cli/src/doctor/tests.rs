@@ -9,6 +9,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+mod of_others;
+
 fn write(path: &Path) {
     write_text(path, "");
 }
@@ -125,6 +127,7 @@ pub(super) fn healthy(root: &Path) -> Surroundings {
         reservations: Ok(Vec::new()),
         leases: Ok(vec![lease("01A", Some(7))]),
         guarded: Ok(vec![process]),
+        outside: Ok(Vec::new()),
     }
 }
 
@@ -493,20 +496,4 @@ fn a_gpu_that_shows_something_is_named_with_what_to_do_and_fails_where_no_reset_
     let want = "GPU 0 (GPU-1) shows remap-pending: memory has failed, GPU 0 (GPU-1) shows thermal: memory has failed; reset it";
     assert_eq!((state, said.as_str()), (State::Warn, want));
     assert_eq!(shows(Some(&["remap-failure"])).0, State::Fail);
-}
-
-#[test]
-fn who_takes_the_connection_and_says_nothing_is_asked_once() {
-    let root = tempfile::tempdir().unwrap();
-    let socket = root.path().join("gpool.sock");
-    let listener = UnixListener::bind(&socket).unwrap();
-    let host = Surroundings::of_this_host(&root.path().join("config.toml"), Some(&socket));
-    let client = gpool_protocol::Client::new(&socket);
-    let text: String =
-        contents(&host, &client, &[]).iter().map(|(_, content)| String::from_utf8_lossy(content)).collect();
-    assert_eq!(text.matches("does not answer").count(), 7, "{text}");
-    assert_eq!((of(&host, "supervisor").0, of(&host, "leases").0), (State::Fail, State::Skip));
-    assert!(matches!(&host.driver, Err(error) if error.code == ErrorCode::SupervisorAbsent));
-    listener.set_nonblocking(true).unwrap();
-    assert_eq!(std::iter::from_fn(|| listener.accept().ok()).count(), 1);
 }

@@ -27,7 +27,9 @@ use builds::Builds;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, ShimView, format_bytes};
+use gpool_protocol::{
+    ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, OutsideProcess, ShimView, format_bytes,
+};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use rounds::{Budget, Rounds, Turn};
@@ -76,6 +78,8 @@ pub struct Guard {
     /// All processes of leases at the last look.
     known: BTreeSet<HostPid>,
     outside: Findings<ProcessName>,
+    /// Those that were told, as long as they use a GPU.
+    unleased: BTreeMap<ProcessName, OutsideProcess>,
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
     frozen: BTreeSet<TenantId>,
@@ -106,6 +110,7 @@ impl Guard {
             brief: Brief::default(),
             known: BTreeSet::new(),
             outside: Findings::default(),
+            unleased: BTreeMap::new(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
             actions: BTreeMap::new(),
@@ -398,15 +403,27 @@ impl Guard {
             }
             (!cgroups.have(pid)).then_some(watched.name)
         });
-        for name in self.outside.look(outside.collect::<Vec<_>>()) {
-            let place = cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned());
+        self.note_outside(leases, outside.collect());
+        let shown = self.unleased.values().take(SHOWN).cloned().collect();
+        *leases.unleased.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown);
+    }
+
+    /// These are there now.
+    fn note_outside(&mut self, leases: &Leases, now: BTreeSet<ProcessName>) {
+        self.unleased.retain(|name, _| now.contains(name));
+        for name in self.outside.look(now) {
+            let its = OutsideProcess {
+                pid: name.pid,
+                name: procfs::comm(name.pid),
+                cgroup: cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned()),
+            };
             let message = format!(
-                "process {} ({}) of the cgroup {place} uses a GPU without a lease: nothing paces it, and what it holds \
+                "process {} ({}) of the cgroup {} uses a GPU without a lease: nothing paces it, and what it holds \
                  counts as taken",
-                name.pid,
-                procfs::comm(name.pid)
+                its.pid, its.name, its.cgroup
             );
             leases.events.note(EventKind::Outside, Default::default(), message);
+            self.unleased.insert(name, its);
         }
     }
 }

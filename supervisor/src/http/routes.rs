@@ -134,6 +134,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let seen = leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone();
             value(&*seen)
         }
+        ("GET", ["v1", "guard", "outside"]) => {
+            let seen = leases.unleased.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            value(&*seen)
+        }
         ("GET", ["v1", "usage"]) => {
             let question = Question::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::usage(leases, &question, peer.administers())?)

@@ -61,7 +61,7 @@ use gpool_policy::repetition::Repetition;
 use gpool_policy::run_time::Notice;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
-    LeaseView, Mechanism, Priority,
+    LeaseView, Mechanism, OutsideProcess, Priority,
 };
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
@@ -97,6 +97,8 @@ pub struct Leases {
     pub used_bytes: Vec<AtomicU64>,
     /// What the guard saw last of processes that use GPUs.
     pub guarded: Mutex<Arc<Vec<GuardedProcess>>>,
+    /// And of those that belong to no lease.
+    pub unleased: Mutex<Arc<Vec<OutsideProcess>>>,
     /// Whom NVML last listed on each GPU.
     pub occupants: Occupants,
     /// How many processes each GPU lets have contexts.

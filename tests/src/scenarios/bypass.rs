@@ -9,7 +9,7 @@ use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
 use gpool_cli::table::LeaseRow;
-use gpool_protocol::{Event, EventKind, GuardedProcess};
+use gpool_protocol::{Event, EventKind, GuardedProcess, OutsideProcess};
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
@@ -60,6 +60,8 @@ fn find_them(host: &Host) -> Result<()> {
     wait_until("the container of class notebook to be frozen", is_frozen)?;
     wait_until("the end of the container of class train", || Ok(!killed.is_alive()))?;
     ensure(told.is_alive() && plain.is_alive(), || "one whose class asks for an event alone has ended".to_owned())?;
+    let outside: Vec<OutsideProcess> = host.client().get("/v1/guard/outside")?;
+    ensure(outside.len() == 1, || format!("without a lease there are {outside:?}"))?;
 
     let kernels =
         |container: &Container| -> Result<u64> { Ok(usage_of(&host.meter()?.read()?, &container.id).kernels) };

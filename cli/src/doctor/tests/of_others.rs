@@ -1,0 +1,41 @@
+//! A supervisor that keeps silent, leases without shims, and those who have none.
+
+use super::*;
+use gpool_protocol::{Mechanism, OutsideProcess};
+
+#[test]
+fn who_takes_the_connection_and_says_nothing_is_asked_once() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("gpool.sock");
+    let listener = UnixListener::bind(&socket).unwrap();
+    let host = Surroundings::of_this_host(&root.path().join("config.toml"), Some(&socket));
+    let client = gpool_protocol::Client::new(&socket);
+    let text: String =
+        contents(&host, &client, &[]).iter().map(|(_, content)| String::from_utf8_lossy(content)).collect();
+    assert_eq!(text.matches("does not answer").count(), 7, "{text}");
+    assert_eq!((of(&host, "supervisor").0, of(&host, "leases").0), (State::Fail, State::Skip));
+    assert!(matches!(&host.driver, Err(error) if error.code == ErrorCode::SupervisorAbsent));
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(std::iter::from_fn(|| listener.accept().ok()).count(), 1);
+}
+
+#[test]
+fn who_has_no_shims_is_not_counted_as_idle() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    assert!(of(&host, "leases").1.contains("1 of running containers, 1 of them without a process on a GPU"));
+    host.leases.as_mut().unwrap()[0].mechanism = Mechanism::TimeSlice;
+    assert!(of(&host, "leases").1.contains("1 of running containers, 0 of them without a process on a GPU"));
+}
+
+#[test]
+fn processes_without_a_lease_are_named() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    let process = OutsideProcess { pid: HostPid(4211), name: "python3".into(), cgroup: "/user.slice".into() };
+    host.outside = Ok(vec![process]);
+    let (state, words) = of(&host, "neighbours");
+    assert!(state == State::Warn && words.contains("process 4211 (python3, of the cgroup /user.slice)"), "{words}");
+    host.outside = Err(ErrorBody::new(ErrorCode::MessageInvalid, "an older one", "none"));
+    assert_eq!(of(&host, "neighbours").0, State::Ok);
+}
