@@ -84,6 +84,9 @@ pub enum Verb {
         /// Of one team alone; of containers without one if it is empty
         #[arg(long, value_name = "NAME")]
         team: Option<String>,
+        /// List processes that use GPUs in place of leases: of containers with shims, past an MPS server, and without a lease
+        #[arg(long, conflicts_with_all = ["quiet", "team"])]
+        processes: bool,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,

@@ -57,7 +57,8 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
     let client = arguments.client();
     container_names::replace(&client, arguments.verb.ids())?;
     match arguments.verb {
-        Verb::Ps { quiet, team, format } => commands::ps::run(&client, team.as_deref(), quiet, format),
+        Verb::Ps { processes: true, format, .. } => commands::processes::run(&client, format),
+        Verb::Ps { quiet, team, format, .. } => commands::ps::run(&client, team.as_deref(), quiet, format),
         Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
         Verb::Stats(options) => commands::stats::run(&client, &options),
         Verb::Gpu { verb } => commands::gpu::run(&client, &verb),

@@ -21,6 +21,7 @@ pub mod mig_host;
 pub mod overflow;
 pub mod overrides;
 pub mod pause;
+pub mod processes;
 pub mod ps;
 pub mod queue;
 pub mod quota;
