@@ -138,7 +138,7 @@ impl Over {
         if let Some(kept) = kept {
             let seconds = seconds_until(kept.until);
             ways.push("try again soon".to_owned());
-            ways.push(format!("add wait, for example GPOOL_WAIT={}s", least_wait_seconds(seconds)));
+            ways.push(add_wait(&format!("{}s", least_wait_seconds(seconds))));
             let amount = match what {
                 Dimension::Leases => "what counts here".to_owned(),
                 what => bare(what, kept.amounts.of(what)),
