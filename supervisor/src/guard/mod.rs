@@ -8,6 +8,7 @@
 
 mod brief;
 mod builds;
+mod charge;
 mod consequence;
 mod early;
 mod process;
@@ -18,18 +19,17 @@ use crate::cgroup;
 use crate::clock;
 use crate::device::Occupancy;
 use crate::faults::Faults;
-use crate::lease::{Leases, Members, class_policy};
+use crate::lease::{Leases, Members};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::revocation;
 pub use brief::EarlyLooks;
 use brief::{Brief, next_tick};
 use builds::Builds;
+use charge::{Charge, charges};
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{
-    ContainerId, EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, OutsideProcess, ShimView, format_bytes,
-};
+use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, OutsideProcess, format_bytes};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use rounds::{Budget, Rounds, Turn};
@@ -39,25 +39,6 @@ use std::time::Instant;
 
 /// So many processes of each lease are shown to whoever asks: a container may have any number.
 const SHOWN: usize = 64;
-
-/// What the guard has to know of a lease, copied out of the book.
-struct Charge {
-    lease_id: LeaseId,
-    container_id: ContainerId,
-    /// What follows when it is found past the shims or above its cap.
-    action: BypassAction,
-    cgroup: Option<String>,
-    registered: Vec<(HostPid, Option<ProgramMark>)>,
-    shims: Vec<ShimView>,
-    gpus: Vec<usize>,
-    cap_bytes: u64,
-    highest_cap_bytes: Option<u64>,
-    context_bytes: u64,
-    /// Whether its programs have to come through shims and keep to a cap.
-    has_shims: bool,
-    /// The group of its MPS daemon, if its programs have to be clients of that server.
-    mps_group: Option<String>,
-}
 
 /// Remembers from one look to the next.
 pub struct Guard {
@@ -426,49 +407,6 @@ impl Guard {
             self.unleased.insert(name, its);
         }
     }
-}
-
-impl Charge {
-    /// Whether a mapped library is a build of the shim that the container was started with.
-    fn is_shim(&self, library: &Library) -> bool {
-        let stands_in = |shim: &&ShimView| shim.library.starts_with("libcuda") == library.is_cuda;
-        let is_it = |shim: &ShimView| shim.build_id.is_some() && shim.build_id == library.build_id;
-        self.shims.iter().filter(stands_in).any(is_it)
-    }
-
-    /// What the process has mapped of a library that a shim stands in for. One that hides its shim behind more mappings than
-    /// are read is judged by what was read: no honest program comes near that.
-    fn mapped(&self, look: &Look, is_cuda: bool) -> Mapped {
-        let its = || look.libraries.iter().filter(|library| library.is_cuda == is_cuda);
-        match its().any(|library| self.is_shim(library)) {
-            true => Mapped::Shim,
-            false if look.is_cut => Mapped::Other,
-            false if look.is_unread => Mapped::Unread,
-            false if its().any(|library| library.is_unread) => Mapped::Unread,
-            false if its().next().is_some() => Mapped::Other,
-            false => Mapped::Nothing,
-        }
-    }
-}
-
-fn charges(leases: &Leases) -> BTreeMap<TenantId, Charge> {
-    let (book, configuration) = (leases.book(), leases.configuration());
-    let charge = |lease: &crate::lease::Lease| Charge {
-        lease_id: lease.record.lease_id.clone(),
-        container_id: lease.record.container_id.clone(),
-        action: class_policy(&configuration, lease.record.class).bypass_action,
-        cgroup: lease.record.cgroup.clone(),
-        registered: lease.processes.values().map(|process| (process.watched.name.pid, process.program)).collect(),
-        shims: lease.record.shims.clone(),
-        gpus: lease.gpus().collect(),
-        cap_bytes: lease.record.memory_cap_bytes,
-        highest_cap_bytes: lease.record.highest_cap_bytes,
-        // What uses a GPU of a revoked lease is ended, whatever it came through.
-        has_shims: lease.record.mechanism.has_shims() && lease.record.revocation.is_none(),
-        mps_group: lease.record.mps_group.clone(),
-        context_bytes: lease.region.control().context_bytes.load(std::sync::atomic::Ordering::Relaxed),
-    };
-    book.leases.values().map(|lease| (lease.tenant, charge(lease))).collect()
 }
 
 /// Those that are shown, in their order: of a lease with many those first that go past its shims.

@@ -1,5 +1,5 @@
 use super::*;
-use gpool_protocol::BuildId;
+use gpool_protocol::{BuildId, ContainerId, ShimView};
 
 fn shim(library: &str, build: &str) -> ShimView {
     ShimView {

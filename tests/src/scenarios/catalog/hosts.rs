@@ -340,4 +340,10 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         limit_s: 90,
         run: Place::Inside(program_faults::run),
     },
+    Scenario {
+        name: "truncated-report",
+        what: "a tenant that truncates its report harms nobody else",
+        limit_s: 60,
+        run: Place::Inside(truncated_report::run),
+    },
 ];

@@ -496,10 +496,4 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         limit_s: 240,
         run: Place::Inside(kill_matrix::run),
     },
-    Scenario {
-        name: "truncated-report",
-        what: "a tenant that truncates its report harms nobody else",
-        limit_s: 60,
-        run: Place::Inside(truncated_report::run),
-    },
 ];
