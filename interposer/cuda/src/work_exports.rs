@@ -35,7 +35,7 @@ pub fn issued(admission: Admission, issue: impl FnOnce() -> CUresult) -> CUresul
         Admission::Pass => issue(),
         Admission::PassAlone(burst) => {
             let result = issue();
-            PROCESS.launched_alone(burst, result);
+            PROCESS.launched_alone(burst);
             result
         }
         Admission::NotInitialized => CUDA_ERROR_NOT_INITIALIZED,

@@ -13,7 +13,7 @@ use crate::learning::{Expectation, Learning};
 use crate::pause::Pause;
 use crate::place::Place;
 use core::ptr::null_mut;
-use gpool_driver_abi::cuda::{CUcontext, CUevent, CUresult, CUstream};
+use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS};
 
 mod leaving;
@@ -380,14 +380,14 @@ impl Bursts {
         self.table[index].sequence
     }
 
-    /// Ends the burst with this number, whose launch has had this result; whether it had been given up on. A no-op if it has ended:
+    /// Ends the burst with this number, whose launch has happened; whether it had been given up on. A no-op if it has ended:
     /// its place may be another burst's by now.
-    pub fn close_lone(&mut self, driver: &Driver, number: u64, result: CUresult) -> bool {
+    pub fn close_lone(&mut self, driver: &Driver, number: u64) -> bool {
         let is_it = |burst: &Burst| matches!(burst.state, State::Lone | State::Away) && burst.sequence == number;
         let Some(index) = self.table.iter().position(is_it) else { return false };
         let was_away = self.come_back(index);
         self.doubt_long(index);
-        self.close(driver, index, Spent { launches: u32::from(result == CUDA_SUCCESS), ..Spent::LONE });
+        self.close(driver, index, Spent::LONE);
         was_away
     }
 

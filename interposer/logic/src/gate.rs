@@ -201,10 +201,10 @@ impl Process {
         }
     }
 
-    /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch, with what the driver has
-    /// answered: one that it has refused says nothing of what others cost. Out of line, as it is called by a hundred entry points.
+    /// Ends the burst of a launch that was admitted alone; called by the launching thread after the launch. Out of line,
+    /// as it is called by a hundred entry points.
     #[inline(never)]
-    pub fn launched_alone(&self, number: u64, result: CUresult) {
+    pub fn launched_alone(&self, number: u64) {
         let Some(place) = self.place() else { return };
         let _relaxed = place.driver.relaxed_capture();
         let in_time = self.bursts_in_time();
@@ -212,7 +212,7 @@ impl Process {
             return;
         }
         let taken = in_time.or_else(|| self.bursts.take());
-        let was_away = taken.is_some_and(|mut bursts| bursts.close_lone(&place.driver, number, result));
+        let was_away = taken.is_some_and(|mut bursts| bursts.close_lone(&place.driver, number));
         if was_away {
             self.wake_watcher();
         }

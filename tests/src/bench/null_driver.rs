@@ -1,7 +1,7 @@
 //! A driver that does nothing, and a process at an open gate in front of it: what is left is gpool's own cost.
 
 use gpool_driver_abi::cuda::{
-    CUDA_ERROR_INVALID_VALUE, CUDA_SUCCESS, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid,
+    CUDA_ERROR_INVALID_VALUE, CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid,
 };
 use gpool_interposer_logic::clock::now_ns;
 use gpool_interposer_logic::process::Place;
@@ -96,7 +96,7 @@ fn issue(process: &Process, stream: &Stream, admission: Admission) {
     launch_natively(stream);
     match admission {
         Admission::Pass => {}
-        Admission::PassAlone(burst) => process.launched_alone(burst, CUDA_SUCCESS),
+        Admission::PassAlone(burst) => process.launched_alone(burst),
         Admission::NotInitialized => unreachable!("the process is registered"),
     }
 }

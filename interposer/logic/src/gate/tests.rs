@@ -16,7 +16,6 @@ mod ahead;
 mod alone;
 mod elsewhere;
 mod first;
-mod refused;
 mod stuck;
 mod waits;
 
@@ -73,7 +72,7 @@ fn launch_on(process: &Process, stream: CUstream, work: Work, length_ns: u64) ->
     assert_ne!(admission, Admission::NotInitialized);
     let outstanding_ns = DEVICE.lock().launch(length_ns);
     if let Admission::PassAlone(burst) = admission {
-        process.launched_alone(burst, CUDA_SUCCESS);
+        process.launched_alone(burst);
     }
     outstanding_ns
 }
@@ -182,7 +181,7 @@ fn an_unknown_function_runs_alone_and_is_known_afterwards() {
     assert!(matches!(unknown, Admission::PassAlone(_)));
     DEVICE.lock().launch(40 * US);
     if let Admission::PassAlone(burst) = unknown {
-        process.launched_alone(burst, CUDA_SUCCESS);
+        process.launched_alone(burst);
     }
     until_idle(slot);
     assert_eq!(slot.burst_count.load(Ordering::Relaxed), 1);
@@ -192,7 +191,7 @@ fn an_unknown_function_runs_alone_and_is_known_afterwards() {
     let other = process.admit(STREAM, Work::numbered(2));
     assert!(matches!(other, Admission::PassAlone(_)), "another function's cost says nothing");
     if let Admission::PassAlone(burst) = other {
-        process.launched_alone(burst, CUDA_SUCCESS);
+        process.launched_alone(burst);
     }
 }
 
@@ -207,12 +206,12 @@ fn a_launch_that_returns_late_ends_no_burst_but_its_own() {
     assert_eq!(slot.burst_count.load(Ordering::Relaxed), 0);
     let Admission::PassAlone(next) = process.admit(STREAM, Work::numbered(2)) else { panic!("so does another") };
     DEVICE.lock().launch(30 * US);
-    process.launched_alone(next, CUDA_SUCCESS);
+    process.launched_alone(next);
     until_idle(slot);
     let cost_ns = process.estimates.cost_ns(Work::numbered(2));
     assert!((29_000..=31_000).contains(&cost_ns), "30 us, measured {cost_ns} ns");
     DEVICE.lock().launch(2 * MS);
-    process.launched_alone(late, CUDA_SUCCESS);
+    process.launched_alone(late);
     until(|| slot.burst_count.load(Ordering::Relaxed) == 2);
     let measured_ns = slot.burst_total_ns.load(Ordering::Relaxed);
     assert!((2 * MS..=2 * MS + 60 * US).contains(&measured_ns), "2.03 ms, measured {measured_ns} ns");
@@ -296,7 +295,7 @@ fn a_graph_has_a_cost_of_its_own_until_it_is_destroyed() {
     let again = process.admit(STREAM, graph);
     assert!(matches!(again, Admission::PassAlone(_)), "the handle may be another graph's now");
     if let Admission::PassAlone(burst) = again {
-        process.launched_alone(burst, CUDA_SUCCESS);
+        process.launched_alone(burst);
     }
 }
 
@@ -362,7 +361,7 @@ fn short_copies_pass_and_long_ones_are_measured() {
     DEVICE.lock().launch(20 * US);
     assert!(matches!(long, Admission::PassAlone(_)));
     if let Admission::PassAlone(burst) = long {
-        process.launched_alone(burst, CUDA_SUCCESS);
+        process.launched_alone(burst);
     }
     until_idle(slot);
     assert_eq!(slot.launches.load(Ordering::Relaxed), 1);
@@ -384,7 +383,7 @@ fn rows_and_copies_between_gpus_are_gated_by_their_bytes_and_copies_with_the_hos
                 if let Admission::PassAlone(burst) = process.admit_moved(STREAM, Moved { kind, bytes: LEAST_ANY_BYTES })
                 {
                     DEVICE.lock().launch(20 * US);
-                    process.launched_alone(burst, CUDA_SUCCESS);
+                    process.launched_alone(burst);
                 }
             })
         });

@@ -350,7 +350,7 @@ fn a_launch_that_returns_with_its_work_done_is_charged() {
         turning(0, watchers_rest);
     });
     assert_eq!(DEVICE.lock().records, records, "nothing is recorded beside a launch that may hold the driver");
-    process.launched_alone(burst, CUDA_SUCCESS);
+    process.launched_alone(burst);
     until_idle(slot);
     assert_eq!(process.estimates.cost_ns(KERNEL), u32::MAX, "it may have compiled");
     assert_charged(slot, 5000 * MS - US..=5000 * MS + US);

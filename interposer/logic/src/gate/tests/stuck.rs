@@ -178,7 +178,7 @@ fn a_lone_launch_that_returns_meanwhile_is_charged_at_its_estimate() {
     IS_HELD.store(false, Ordering::Release);
     FULL.store(STREAM, Ordering::Release);
     until_held();
-    let returned_ns = beside(|| process.launched_alone(burst, CUDA_SUCCESS));
+    let returned_ns = beside(|| process.launched_alone(burst));
     assert!(returned_ns < 150 * MS, "it took {returned_ns} ns to return");
     release();
     until_idle(slot);
