@@ -12,23 +12,88 @@ const ENGINES: [&str; 2] = ["docker", "podman"];
 const PATIENCE: Duration = Duration::from_secs(3);
 /// How often it is looked whether the engine has answered.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
-/// Of the id of a container, in hexadecimal digits.
+/// Of the id of a container, in hexadecimal digits, and of what tools print of it.
 const ID_LETTERS: usize = 64;
+const SHORT_ID_LETTERS: usize = 12;
+/// Of a lease's own id, a ULID.
+const LEASE_ID_LETTERS: usize = 26;
 
-/// Puts the id of the container in the place of each name of one. What is an id, or the beginning of one, stays.
+/// Puts the id of the container in the place of each name of one. What is an id, or the beginning of one, stays; whether a short one is the
+/// name of another container as well, the engines are asked.
 ///
 /// # Errors
-/// Nobody answers on the supervisor's socket.
+/// Nobody answers on the supervisor's socket, or it is the name of one container and the id of another.
 pub fn replace<'a>(client: &Client, ids: impl IntoIterator<Item = &'a mut String>) -> Result<(), ErrorBody> {
-    for id in ids {
-        if is_name(id)
-            && nobody_has(client, id)?.is_some()
-            && let Some(found) = ENGINES.iter().find_map(|engine| id_of(Command::new(engine), id, PATIENCE))
-        {
-            *id = found;
+    for id in ids.into_iter().filter(|id| is_name(id) && !is_surely_an_id(id)) {
+        let owner = owner_of(client, id)?;
+        let mut silent = None;
+        let named = ENGINES.iter().find_map(|engine| match id_of(Command::new(engine), id, PATIENCE) {
+            // One that gpool does not know, as one that was stopped, hides none of the other engine's.
+            Answer::Is(found) => owner_of(client, &found).is_ok_and(|owner| owner != Owner::Nobody).then_some(found),
+            Answer::Silence => {
+                silent = Some(*engine);
+                None
+            }
+            Answer::Unknown => None,
+        });
+        match (owner, named) {
+            (Owner::One(its), Some(named)) if its != named => return Err(is_two(id, &its, &named)),
+            (Owner::One(_), _) | (_, None) => {}
+            (Owner::Nobody | Owner::Several, Some(named)) => *id = named,
+        }
+        if let Some(engine) = silent.filter(|_| id.len() < ID_LETTERS) {
+            let seconds = PATIENCE.as_secs();
+            eprintln!(
+                "gpool: {engine} does not say within {seconds} s whether it has a container {id}; gpool ps and gpool queue ls have the ids"
+            );
         }
     }
     Ok(())
+}
+
+/// Who has an id, or one that begins so.
+#[derive(Debug, PartialEq, Eq)]
+enum Owner {
+    Nobody,
+    /// The container with this id.
+    One(String),
+    Several,
+}
+
+fn owner_of(client: &Client, id: &str) -> Result<Owner, ErrorBody> {
+    let leased = match lease_path(id).and_then(|path| client.get::<LeaseView>(&path)) {
+        // By the lease's own id nobody calls a container.
+        Ok(lease) => Owner::One(lease.container_id.0),
+        Err(refusal) if refusal.code == ErrorCode::LeaseUnknown => Owner::Nobody,
+        Err(refusal) if refusal.code == ErrorCode::SupervisorAbsent => return Err(refusal),
+        Err(_) => Owner::Several,
+    };
+    if leased != Owner::Nobody {
+        return Ok(leased);
+    }
+    let waiting: Vec<WaitingView> = client.get("/v1/queue").unwrap_or_default();
+    let mut its = waiting.into_iter().map(|one| one.container_id.0).filter(|its| its.starts_with(id));
+    Ok(match (its.next(), its.next()) {
+        (None, _) => Owner::Nobody,
+        (Some(one), None) => Owner::One(one),
+        (Some(_), Some(_)) => Owner::Several,
+    })
+}
+
+fn is_two(text: &str, its: &str, named: &str) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::LeaseConflict,
+        format!("{text:?} is the name of container {named}, and the id of {its} begins so"),
+        "give more of the id that is meant",
+    )
+}
+
+/// Whether this is so much of an id as tools print, or a lease's, which nobody calls a container.
+fn is_surely_an_id(text: &str) -> bool {
+    let is_lease_id = || {
+        text.len() == LEASE_ID_LETTERS && text.bytes().all(|byte| byte.is_ascii_digit() || byte.is_ascii_uppercase())
+    };
+    text.len() >= SHORT_ID_LETTERS && text.bytes().all(|byte| byte.is_ascii_hexdigit()) || is_lease_id()
 }
 
 /// The supervisor's refusal, where no lease and nobody who waits has this id.
@@ -53,16 +118,27 @@ fn is_name(text: &str) -> bool {
     text.bytes().next().is_some_and(|first| first.is_ascii_alphanumeric()) && text.bytes().all(is_letter)
 }
 
-/// The id of the container that `engine` knows by this name. None if it knows none, is not there or does not answer in time.
-fn id_of(mut engine: Command, name: &str, patience: Duration) -> Option<String> {
+/// What an engine says of a name.
+#[derive(Debug, PartialEq, Eq)]
+enum Answer {
+    /// It has a container of this id.
+    Is(String),
+    /// It has none, or is not there.
+    Unknown,
+    /// It does not answer in time.
+    Silence,
+}
+
+/// The id of the container that `engine` knows by this name.
+fn id_of(mut engine: Command, name: &str, patience: Duration) -> Answer {
     // Not by inspect, which docker answers no sooner than a container has started that waits for room.
-    let mut asked = engine
+    let asked = engine
         .args(["ps", "-aq", "--no-trunc", "--filter", &format!("name=^{}$", name.replace('.', "\\."))])
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
-        .spawn()
-        .ok()?;
+        .spawn();
+    let Ok(mut asked) = asked else { return Answer::Unknown };
     let deadline = Instant::now() + patience;
     let status = loop {
         match asked.try_wait() {
@@ -71,15 +147,18 @@ fn id_of(mut engine: Command, name: &str, patience: Duration) -> Option<String> 
             _ => {
                 let _ = asked.kill();
                 let _ = asked.wait();
-                return None;
+                return Answer::Silence;
             }
         }
     };
     let mut said = String::new();
-    asked.stdout.take()?.take(4 * ID_LETTERS as u64).read_to_string(&mut said).ok()?;
+    let read = asked.stdout.take().map(|out| out.take(4 * ID_LETTERS as u64).read_to_string(&mut said));
     let id = said.trim();
     let is_id = id.len() == ID_LETTERS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (status.success() && is_id).then(|| id.to_owned())
+    match status.success() && is_id && matches!(read, Some(Ok(_))) {
+        true => Answer::Is(id.to_owned()),
+        false => Answer::Unknown,
+    }
 }
 
 #[cfg(test)]
@@ -99,18 +178,22 @@ mod tests {
     fn an_engine_that_is_there_tells_the_id_of_a_name() {
         let id = "3f9a".repeat(16);
         let knows = || engine(&format!("[ \"$*\" = 'ps -aq --no-trunc --filter name=^web\\.1$' ] && echo {id}"));
-        assert_eq!(id_of(knows(), "web.1", GENEROUS), Some(id.clone()));
-        assert_eq!(id_of(knows(), "web-1", GENEROUS), None, "it is told by the exit code");
-        assert_eq!(id_of(engine(&format!("echo {id}; echo {id}")), "web", GENEROUS), None, "there is one of a name");
-        assert_eq!(id_of(Command::new("/nonexistent/docker"), "web", GENEROUS), None);
+        assert_eq!(id_of(knows(), "web.1", GENEROUS), Answer::Is(id.clone()));
+        assert_eq!(id_of(knows(), "web-1", GENEROUS), Answer::Unknown, "it is told by the exit code");
+        assert_eq!(
+            id_of(engine(&format!("echo {id}; echo {id}")), "web", GENEROUS),
+            Answer::Unknown,
+            "there is one of a name"
+        );
+        assert_eq!(id_of(Command::new("/nonexistent/docker"), "web", GENEROUS), Answer::Unknown);
         for said in ["echo web", "echo", "printf '%0100d' 7", "printf '%064d' 7; exit 1"] {
-            assert_eq!(id_of(engine(said), "web", GENEROUS), None, "{said}");
+            assert_eq!(id_of(engine(said), "web", GENEROUS), Answer::Unknown, "{said}");
         }
     }
 
     #[test]
     fn an_engine_that_hangs_is_not_waited_for() {
-        assert_eq!(id_of(engine("exec sleep 600"), "web", Duration::from_millis(100)), None);
+        assert_eq!(id_of(engine("exec sleep 600"), "web", Duration::from_millis(100)), Answer::Silence);
     }
 
     #[test]
@@ -121,5 +204,9 @@ mod tests {
         for other in ["", "-f", "--help", ".web", "a/b", "a b", "a;b", "ä", "_a"] {
             assert!(!is_name(other), "{other}");
         }
+        for id in ["33d1f6ef7a72", "01M8P4VZ6NSE4ZR4FWR9QF56X4"] {
+            assert!(is_surely_an_id(id) && !is_surely_an_id(&id[1..]), "{id}");
+        }
+        assert!(!is_surely_an_id("run-33d1f6ef"));
     }
 }

@@ -29,9 +29,17 @@ pub struct BriefFinding {
     count: u64,
     /// For how long there was one of them or more, nanoseconds.
     together_ns: u64,
+    /// Whether it is to be told, as it has not been for long.
+    is_news: bool,
 }
 
 impl BriefFinding {
+    /// Whether it is to be told, as it has not been for long.
+    #[must_use]
+    pub fn is_news(&self) -> bool {
+        self.is_news
+    }
+
     /// How many there were in the last minute, and without a break before it.
     #[must_use]
     pub fn count(&self) -> u64 {
@@ -46,8 +54,7 @@ impl BriefFinding {
 }
 
 impl BriefPrograms {
-    /// One has ended at `now_ns` that has been there since `from_ns`. What is to be told, if there was too much of them in the last
-    /// minute and it is time for it.
+    /// One has ended at `now_ns` that has been there since `from_ns`. What was found, if there was too much of them in the last minute.
     pub fn note(&mut self, from_ns: u64, now_ns: u64) -> Option<BriefFinding> {
         let (mut from_ns, mut count) = (from_ns.min(now_ns), 1);
         // They are noted in the order of their ends, so whoever overlaps it is last.
@@ -63,15 +70,13 @@ impl BriefPrograms {
         if self.stretches.len() > STRETCHES {
             self.stretches.pop_front();
         }
-        let found = self.found(since_ns);
+        let mut found = self.found(since_ns);
         if found.together_ns <= ALLOWED_NS {
             return None;
         }
         self.all += 1;
-        if !self.repetition.look(now_ns, self.all, self.told) {
-            return None;
-        }
-        self.told = self.all;
+        found.is_news = self.repetition.look(now_ns, self.all, self.told);
+        self.told = if found.is_news { self.all } else { self.told };
         Some(found)
     }
 
@@ -90,7 +95,8 @@ impl BriefPrograms {
     fn found(&self, since_ns: u64) -> BriefFinding {
         let of = |(from_ns, ended_ns, _): &(u64, u64, u64)| ended_ns.saturating_sub((*from_ns).max(since_ns));
         let recent = || self.stretches.iter().filter(|(_, ended_ns, _)| *ended_ns > since_ns);
-        BriefFinding { count: recent().map(|(_, _, count)| count).sum(), together_ns: recent().map(of).sum() }
+        let (count, together_ns) = (recent().map(|(_, _, count)| count).sum(), recent().map(of).sum());
+        BriefFinding { count, together_ns, is_news: false }
     }
 }
 
@@ -108,7 +114,7 @@ mod tests {
         let mut ends = (1..=60).map(|second| (second, brief.note(second * S - 400 * MS, second * S)));
         let (at, found) = ends.find_map(|(second, found)| Some((second, found?))).unwrap();
         assert_eq!((at, found.count(), found.together_ns()), (6, 6, 2400 * MS));
-        let again: Vec<u64> = ends.filter_map(|(second, found)| found.map(|_| second)).collect();
+        let again: Vec<u64> = ends.filter_map(|(second, found)| found?.is_news().then_some(second)).collect();
         assert_eq!(again, [7, 9, 13, 21, 37], "ever more rarely");
         assert!(brief.is_too_much(60 * S) && !brief.is_too_much(118 * S));
         assert!(!brief.is_over(600 * S) && brief.is_over(700 * S));

@@ -81,7 +81,7 @@ pub struct Figures {
     pub promise_ns: Option<u64>,
     /// All requests so far.
     pub all: u64,
-    /// Those of them that took longer than was promised then.
+    /// Those of them that took longer than was promised then, but for what a program did to warm up.
     pub all_late: u64,
     /// Recent ones, of which the rest is.
     pub count: u64,
@@ -125,11 +125,11 @@ impl Latency {
         let warm_ns = *self.warm_ns.get_or_insert(now_ns.saturating_add(WARM_UP_NS));
         let late = |length_ns: u64| u64::from(self.promise_ns.is_some_and(|promise_ns| length_ns > promise_ns));
         self.count += 1;
-        self.late += late(timing.length_ns);
         self.latest_ns = now_ns;
         if now_ns < warm_ns && late(timing.alone_ns()) > 0 {
             return;
         }
+        self.late += late(timing.length_ns);
         self.now.lengths.add(timing.length_ns);
         self.now.alone.add(timing.alone_ns());
         let its = &mut self.now.late;
@@ -301,8 +301,8 @@ mod tests {
         let figures = latency.figures(5 * S);
         assert_eq!(
             (figures.all, figures.all_late, figures.count, figures.late),
-            (50, 50, 0, 0),
-            "told, and not judged"
+            (50, 0, 0, 0),
+            "counted, and not judged"
         );
         // What others do to it is theirs also then.
         note(&mut latency, 6 * S, took(5 * MS, 0, 0), 98);

@@ -12,7 +12,13 @@ impl Verb {
             | Verb::Suspend { ids, .. }
             | Verb::Resume { ids, .. }
             | Verb::Evict { ids }
-            | Verb::Queue { verb: QueueVerb::Cancel { ids } } => ids.iter_mut().collect(),
+            | Verb::Queue {
+                verb:
+                    QueueVerb::Cancel { ids }
+                    | QueueVerb::Hold { ids }
+                    | QueueVerb::Release { ids }
+                    | QueueVerb::First { ids },
+            } => ids.iter_mut().collect(),
             Verb::Stats(options) => options.ids.iter_mut().collect(),
             Verb::Latency(options) => options.ids.iter_mut().collect(),
             Verb::Wait(options) => options.ids.iter_mut().collect(),
@@ -38,6 +44,9 @@ mod tests {
             "resume a b",
             "evict a b",
             "queue cancel a b",
+            "queue hold a b",
+            "queue release a b",
+            "queue first a b",
             "stats a b",
             "latency a b",
             "wait a b",
@@ -58,6 +67,6 @@ mod tests {
             let takes = command.get_positionals().any(|one| one.get_id() == "id" || one.get_id() == "ids");
             usize::from(takes) + command.get_subcommands().map(count).sum::<usize>()
         }
-        assert_eq!(count(&super::super::command()), 13, "those of the other test, and audit show");
+        assert_eq!(count(&super::super::command()), 16, "those of the other test, and audit show");
     }
 }

@@ -20,19 +20,19 @@ pub enum QueueVerb {
     },
     /// Hold containers back: they keep their places and do not begin, and those behind them go on
     Hold {
-        /// Ids of containers that wait, or unique prefixes
+        /// Ids or names of containers that wait, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
     /// Release containers that are held back
     Release {
-        /// Ids of containers that wait, or unique prefixes
+        /// Ids or names of containers that wait, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },
     /// Put containers before the others of their priority
     First {
-        /// Ids of containers that wait, or unique prefixes
+        /// Ids or names of containers that wait, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]
         ids: Vec<String>,
     },

@@ -8,7 +8,7 @@ use crate::container_names;
 use crate::exit::{ExitStatus, Failure, unusable};
 use crate::output;
 use gpool_policy::chain::{first_of, opened};
-use gpool_protocol::{Client, Event};
+use gpool_protocol::{Client, ErrorBody, ErrorCode, Event};
 use jiff::Timestamp;
 use std::fs;
 use std::io;
@@ -40,7 +40,13 @@ fn tell_of_nobody(client: &Client, id: &str) -> Result<(), Failure> {
     match container_names::nobody_has(client, id) {
         Ok(Some(refusal)) => return Err(refusal.into()),
         Ok(None) => {}
-        Err(_) => eprintln!("gpool: the audit has no event about {id:?}"),
+        Err(_) => {
+            let message =
+                format!("the audit has no event about {id:?}, and no supervisor says whether anybody has that id");
+            return Err(
+                ErrorBody::new(ErrorCode::LeaseUnknown, message, "see gpool audit show for all there are").into()
+            );
+        }
     }
     Ok(())
 }

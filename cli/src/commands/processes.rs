@@ -3,7 +3,7 @@
 use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text};
-use gpool_protocol::{Client, ContainerId, GuardedProcess, HostPid, LeaseId, OutsideProcess};
+use gpool_protocol::{Client, ContainerId, ErrorCode, GuardedProcess, HostPid, LeaseId, OutsideProcess};
 use serde::Serialize;
 
 const COLUMNS: [Column; 5] = [figure("PID"), text("NAME"), text("CONTAINER"), text("LEASE"), text("FINDING")];
@@ -53,8 +53,11 @@ impl From<OutsideProcess> for Process {
 /// Lists them by their pids.
 pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
     let guarded: Vec<GuardedProcess> = client.get("/v1/guard")?;
-    // An older supervisor does not tell them.
-    let outside: Vec<OutsideProcess> = client.get("/v1/guard/outside").unwrap_or_default();
+    let outside: Vec<OutsideProcess> = match client.get("/v1/guard/outside") {
+        // An older supervisor does not tell them.
+        Err(error) if error.code == ErrorCode::MessageInvalid => Vec::new(),
+        told => told?,
+    };
     let mut all: Vec<Process> =
         guarded.into_iter().map(Process::from).chain(outside.into_iter().map(Process::from)).collect();
     all.sort_by_key(|process| process.pid.0);

@@ -75,6 +75,10 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
         let all = std::iter::once(ANNOTATIONS.to_owned()).chain(others);
         ours.insert(key, value(all.collect::<Array>()));
     }
+    if default.is_some() {
+        // What the default runtime has no more is not kept from a time when it had it.
+        CARRIED_OVER.iter().for_each(|key| drop(ours.remove(key)));
+    }
     for (key, its) in default.map(stripped).iter().flatten().filter(|(key, _)| CARRIED_OVER.contains(&key.as_str())) {
         ours.insert(key, item(its));
     }

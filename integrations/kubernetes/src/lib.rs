@@ -155,7 +155,8 @@ impl Offering {
         let (sender, stock) = watch::channel(Stock::Counted(count));
         self.stocks.insert(offered.clone(), sender);
         let (directory, resources) = (self.directory.clone(), self.resources.clone());
-        let presence = Presence { offered, stock, seal: self.seal.subscribe(), directory, resources, held: None };
+        let presence =
+            Presence { offered, stock, seal: self.seal.subscribe(), directory, resources, held: None, presented: None };
         self.presences.spawn(presence.keep());
     }
 

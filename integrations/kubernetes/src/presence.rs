@@ -1,6 +1,6 @@
 //! One resource's presence at the kubelet: a socket that it can call, made and presented anew whenever it no longer knows of it.
 
-use crate::held::held;
+use crate::held::{checkpointed, held};
 use crate::kubelet::registration_client::RegistrationClient;
 use crate::kubelet::{Devices, RegisterRequest, SOCKET, VERSION};
 use crate::offer::{Offered, Stock};
@@ -24,6 +24,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A kubelet that is told of a plugin asks for its list at once, or after it has tried to reach it for ten seconds; one that has not
 /// for so long has lost it. Kubelets do not come back by themselves when the connection breaks.
 const WITHOUT_A_WATCHER: Duration = Duration::from_secs(15);
+/// So long a kubelet that it was presented to may not know yet which pods there are.
+const FRESH: Duration = Duration::from_secs(30);
 /// After a kubelet that did not take it.
 const PAUSE: Duration = Duration::from_secs(5);
 /// A kubelet answers at once, or not.
@@ -51,6 +53,8 @@ pub struct Presence {
     pub resources: PathBuf,
     /// Which ones containers had, as it has said last.
     pub held: Option<BTreeSet<String>>,
+    /// When it was presented last.
+    pub presented: Option<Instant>,
 }
 
 /// Why it is not at a kubelet, and after how long that is tried again.
@@ -82,6 +86,8 @@ impl Presence {
     /// Presents it to each kubelet that comes, for ever.
     pub async fn keep(mut self) {
         let (mut told, kubelet) = (Told::default(), self.directory.join(SOCKET));
+        // What a kubelet has written down it has after a boot as well, before it knows of any pod.
+        self.held = self.held.or_else(|| checkpointed(&self.directory, &self.offered.resource()));
         loop {
             let found = identity(&kubelet);
             let Err(absence) = self.once(&mut told).await else { continue };
@@ -119,6 +125,7 @@ impl Presence {
         register(&kubelet, &self.offered)
             .await
             .map_err(|cause| format!("the kubelet on {} does not take {resource}: {cause}", kubelet.display()))?;
+        self.presented = Some(Instant::now());
         let (mut watched, mut is_watched, mut unsaid) = (Instant::now(), false, Told::default());
         loop {
             let is_asked = lists.receiver_count() > 0;
@@ -157,7 +164,12 @@ impl Presence {
             return stock.devices(&BTreeSet::new());
         }
         match held(&self.resources, &self.offered.resource()).await {
-            Ok(held) => self.held = Some(held),
+            Ok(told) => {
+                // One that has just started knows of no pods yet, and says that nobody has anything.
+                let is_fresh = self.presented.is_some_and(|presented| presented.elapsed() < FRESH);
+                let remembered = self.held.take().filter(|_| is_fresh).unwrap_or_default();
+                self.held = Some(told.into_iter().chain(remembered).collect());
+            }
             Err(cause) => {
                 told.tell(format!("the kubelet does not say on {} who has what: {cause}", self.resources.display()));
             }

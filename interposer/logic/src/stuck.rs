@@ -195,7 +195,9 @@ impl Process {
                 self.end_locked(place, bursts, |bursts| bursts.open_on(stream));
                 // Its handle may come back as another's.
                 bursts.forget_resting();
-                place.driver.destroy_stream(stream);
+                let driver = &place.driver;
+                let context = driver.context_of(stream);
+                context.and_then(|context| driver.in_context(context, || driver.destroy_stream(stream)));
             }
         }
         let (mut all, now_ns) = (self.left.gone_by.lock(), clock::now_ns());

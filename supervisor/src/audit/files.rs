@@ -41,10 +41,10 @@ fn take_out(directory: &Path, is_gone: impl Fn(u64, u64) -> bool) -> io::Result<
         bytes += size(path)?;
     }
     let mut gone = Vec::new();
-    for pair in all.windows(2) {
-        let (path, next) = (&pair[0].1, &pair[1].1);
-        // The next one begins when this one ends.
-        let ends_ms = beginning_of(next)?.map_or(u64::MAX, |next| next.unix_ms);
+    for (place, (_, path)) in all.iter().enumerate().take(all.len().saturating_sub(1)) {
+        // The next one begins when this one ends; of one that cannot be read, or is somebody else's, the one behind it tells.
+        let mut later = all[place + 1..].iter().filter_map(|(_, next)| beginning_of(next).ok().flatten());
+        let ends_ms = later.next().map_or(u64::MAX, |next| next.unix_ms);
         if !is_gone(ends_ms, bytes) {
             break;
         }
@@ -69,4 +69,38 @@ pub fn forget_beyond(directory: &Path, most_bytes: u64) -> io::Result<Vec<PathBu
 /// Puts the path before the cause.
 pub fn named(path: &Path, cause: &io::Error) -> io::Error {
     io::Error::new(cause.kind(), format!("{}: {cause}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::remark;
+    use super::super::trail::Trail;
+    use super::*;
+    use crate::clock;
+    use std::sync::Arc;
+
+    #[test]
+    fn a_file_that_cannot_be_read_keeps_none_before_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let directory = folder.path();
+        let write = || {
+            let mut trail = Trail::open(directory).unwrap();
+            trail.write(&[Arc::new(remark("x".to_owned()))]).1.unwrap();
+        };
+        write();
+        // Behind a last file without a line of the audit a new one follows.
+        let newest = || files(directory).unwrap().pop().unwrap().1;
+        let mut text = fs::read(newest()).unwrap();
+        text.push(b'\n');
+        fs::write(newest(), text).unwrap();
+        write();
+        let broken = newest();
+        fs::write(&broken, "something else\n").unwrap();
+        write();
+        let all = files(directory).unwrap();
+        assert!(all.len() == 3 && all[1].1 == broken, "{all:?}");
+        let later_ms = clock::unix_ms() + 99 * DAY_MS;
+        assert_eq!(forget_old(directory, 100, later_ms).unwrap(), <[PathBuf; 0]>::default());
+        assert_eq!(forget_old(directory, 1, later_ms).unwrap(), [all[0].1.clone(), broken]);
+    }
 }

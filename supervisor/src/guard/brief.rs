@@ -8,8 +8,9 @@ use gpool_protocol::{GuardedProcess, HostPid};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// So many are held at once.
+/// So many are held at once, and of one lease.
 const HELD: usize = 1024;
+const HELD_OF_ONE: usize = 64;
 /// How often it is looked whether one of them has ended.
 const TICK: Duration = Duration::from_millis(50);
 /// After a device is opened it is looked at these times, the time since in milliseconds: a driver may take long to open it, and the
@@ -24,9 +25,10 @@ const LEAST_REST: Duration = Duration::from_millis(15);
 struct Held {
     watched: WatchedProcess,
     process: GuardedProcess,
-    /// When it was seen first and last, CLOCK_MONOTONIC.
+    /// When it was seen first and last past the shims, and when it was there last, CLOCK_MONOTONIC.
     since_ns: u64,
     seen_ns: u64,
+    alive_ns: u64,
 }
 
 /// What is to be told of such programs of a container.
@@ -45,6 +47,8 @@ pub struct BriefNews {
 pub struct Brief {
     held: BTreeMap<(TenantId, ProcessName), Held>,
     programs: BTreeMap<TenantId, BriefPrograms>,
+    /// When it was looked last whether one has ended.
+    looked: Option<Instant>,
 }
 
 impl Brief {
@@ -52,10 +56,11 @@ impl Brief {
     pub fn see(&mut self, tenant: TenantId, watched: WatchedProcess, process: &GuardedProcess, now_ns: u64) {
         let place = (tenant, watched.name);
         if let Some(held) = self.held.get_mut(&place) {
-            held.seen_ns = now_ns;
-        } else if self.held.len() < HELD {
+            (held.seen_ns, held.alive_ns) = (now_ns, now_ns);
+        } else if self.held.len() < HELD && self.held.keys().filter(|(its, _)| *its == tenant).count() < HELD_OF_ONE {
             let process = process.clone();
-            self.held.insert(place, Held { watched, process, since_ns: now_ns, seen_ns: now_ns });
+            let held = Held { watched, process, since_ns: now_ns, seen_ns: now_ns, alive_ns: now_ns };
+            self.held.insert(place, held);
         }
     }
 
@@ -76,8 +81,12 @@ impl Brief {
 
     /// Those that have ended by `now_ns`; what is to be told.
     pub fn look(&mut self, now_ns: u64) -> Vec<BriefNews> {
+        self.looked = Some(Instant::now());
         let ended = self.take(|_, held| held.watched.has_ended());
-        let told = ended.into_iter().filter_map(|(tenant, held)| self.close(tenant, now_ns, held)).collect();
+        // A look that comes late, as a board did not answer, makes nobody's time longer.
+        let until = |held: &Held| now_ns.min(held.alive_ns.saturating_add(TICK.as_nanos() as u64));
+        let told = ended.into_iter().filter_map(|(tenant, held)| self.close(tenant, until(&held), held)).collect();
+        self.held.values_mut().for_each(|held| held.alive_ns = now_ns);
         self.programs.retain(|_, programs| !programs.is_over(now_ns));
         told
     }
@@ -92,6 +101,11 @@ impl Brief {
     fn close(&mut self, tenant: TenantId, until_ns: u64, held: Held) -> Option<BriefNews> {
         let finding = self.programs.entry(tenant).or_default().note(held.since_ns, until_ns)?;
         Some(BriefNews { tenant, last: held.process, finding })
+    }
+
+    /// When it is to be looked again whether one has ended, if any is held.
+    pub fn next_tick(&self) -> Option<Instant> {
+        (!self.held.is_empty()).then(|| self.looked.map_or_else(Instant::now, |looked| looked + TICK))
     }
 
     /// Whether there was too much of them in this container in the last minute.
@@ -136,16 +150,11 @@ impl EarlyLooks {
     }
 }
 
-/// When it is to be looked again whether somebody who is held has ended.
-pub fn next_tick(brief: &Brief, now: Instant) -> Option<Instant> {
-    (!brief.held.is_empty()).then_some(now + TICK)
-}
-
-/// The processes of a lease in the order in which they are looked at when a device was opened: who was not there at the last usual look
+/// The processes of all leases in the order in which they are looked at when a device was opened: who was not there at the last usual look
 /// comes first, the newest before.
-pub fn newest_first(all: &BTreeSet<HostPid>, known: &BTreeSet<HostPid>) -> Vec<HostPid> {
-    let mut order: Vec<HostPid> = all.iter().rev().copied().collect();
-    order.sort_by_key(|pid| known.contains(pid));
+pub fn newest_first<T: Copy>(all: impl Iterator<Item = (T, HostPid)>, known: &BTreeSet<HostPid>) -> Vec<(T, HostPid)> {
+    let mut order: Vec<(T, HostPid)> = all.collect();
+    order.sort_by_key(|(_, pid)| (known.contains(pid), std::cmp::Reverse(*pid)));
     order
 }
 
@@ -185,7 +194,9 @@ mod tests {
         for turn in 0..3 {
             let (mut child, process) = sleeper();
             see(&mut brief, &process, 10 * turn * S);
-            assert!(brief.look(10 * turn * S).is_empty(), "it is there");
+            for ms in [0, 400, 850] {
+                assert!(brief.look(10 * turn * S + ms * 1_000_000).is_empty(), "it is there");
+            }
             assert_eq!(brief.held().collect::<Vec<_>>(), [(TENANT, process.pid)]);
             child.kill().and_then(|()| child.wait().map(drop)).unwrap();
             let told = brief.look(10 * turn * S + 900_000_000);
@@ -245,8 +256,10 @@ mod tests {
 
     #[test]
     fn who_was_not_there_before_is_looked_at_first() {
-        let pids = |all: &[u32]| all.iter().map(|pid| HostPid(*pid)).collect::<BTreeSet<_>>();
-        let order = newest_first(&pids(&[1, 2, 3, 4, 5]), &pids(&[1, 3, 5]));
-        assert_eq!(order.iter().map(|pid| pid.0).collect::<Vec<_>>(), [4, 2, 5, 3, 1]);
+        let all = [('a', 1), ('a', 2), ('a', 3), ('b', 4), ('b', 5)].map(|(whose, pid)| (whose, HostPid(pid)));
+        let known = [1, 3, 5].map(HostPid).into();
+        let order: Vec<_> =
+            newest_first(all.into_iter(), &known).into_iter().map(|(whose, pid)| (whose, pid.0)).collect();
+        assert_eq!(order, [('b', 4), ('a', 2), ('b', 5), ('a', 3), ('a', 1)]);
     }
 }

@@ -2,11 +2,12 @@
 //! be seen by nobody else.
 
 use super::brief::{BriefNews, newest_first};
-use super::{Charge, Guard, bypass_sentence, charges, consequence, next_tick};
+use super::{Charge, Guard, bypass_sentence, charges, consequence};
 use crate::clock;
 use crate::device::Occupancy;
 use crate::lease::{Leases, Members};
 use crate::procfs::{ProcessName, WatchedProcess};
+use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, GuardedProcess, HostPid, format_seconds};
 use std::collections::{BTreeMap, BTreeSet};
@@ -24,20 +25,20 @@ impl Guard {
         self.maps.begin();
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
-        for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
-            let its = members.get(tenant).into_iter().flatten();
-            let unproven: BTreeSet<HostPid> = its.copied().filter(|pid| !self.proven.contains_key(pid)).collect();
-            for pid in newest_first(&unproven, &self.known) {
-                let has_context = with_context.contains(&pid);
-                if !has_context && begun.elapsed() > LOOK {
-                    continue;
-                }
-                let Some((process, Some(_))) = self.examine(charge, pid, has_context) else { continue };
-                if let Ok(watched) = WatchedProcess::open(pid)
-                    && !self.bypassing.has_told(&(*tenant, watched.name))
-                {
-                    self.brief.see(*tenant, watched, &process, clock::now_ns());
-                }
+        let with_shims = charges.iter().filter(|(_, charge)| charge.has_shims).map(|(tenant, _)| *tenant);
+        let all =
+            with_shims.flat_map(|tenant| members.get(&tenant).into_iter().flatten().map(move |pid| (tenant, *pid)));
+        // Those too that have come through a shim: they may have executed another program since.
+        for (tenant, pid) in newest_first(all, &self.known) {
+            let has_context = with_context.contains(&pid);
+            if !has_context && begun.elapsed() > LOOK {
+                continue;
+            }
+            let Some((process, Some(_))) = self.examine(&charges[&tenant], pid, has_context) else { continue };
+            if let Ok(watched) = WatchedProcess::open(pid)
+                && !self.bypassing.has_told(&(tenant, watched.name))
+            {
+                self.brief.see(tenant, watched, &process, clock::now_ns());
             }
         }
         self.look_at_ends(leases);
@@ -53,7 +54,7 @@ impl Guard {
 
     /// When the next look at ends is due, if one is.
     pub fn next_end(&self) -> Option<Instant> {
-        next_tick(&self.brief, Instant::now())
+        self.brief.next_tick()
     }
 
     /// Whom it holds, and of whom.
@@ -83,7 +84,9 @@ impl Guard {
 
 fn tell(leases: &Leases, charges: &BTreeMap<TenantId, Charge>, news: Vec<BriefNews>) {
     for BriefNews { tenant, last, finding } in news {
-        if charges.contains_key(&tenant) {
+        let Some(charge) = charges.get(&tenant) else { continue };
+        // What is only told is told ever more rarely; what is done about it, each time.
+        if finding.is_news() || charge.action != BypassAction::Event {
             let (count, seconds) = (finding.count(), format_seconds(finding.together_ns() / 1_000_000_000));
             let sentence = format!(
                 "{}; with {count} programs like this, each of which ended soon, it has done so for {seconds} of the last minute",

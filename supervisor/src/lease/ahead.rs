@@ -132,8 +132,9 @@ impl Leases {
             note(&|| waiter.note_kept(appointment));
             return Prospect::Waits;
         }
+        // Whose lease cannot be made has no use for room, for as long as that lasts; it tries again in its turn.
         // Who waits for the host's memory is in nobody's way on a GPU, and nobody has to go for it.
-        if self.check_spill(&waiter.asked, waiter.uid, scene.book).is_err() {
+        if waiter.has_failed || self.check_spill(&waiter.asked, waiter.uid, scene.book).is_err() {
             note(&|| waiter.keep_nothing());
             return Prospect::Waits;
         }

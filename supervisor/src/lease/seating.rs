@@ -35,8 +35,10 @@ impl Leases {
             }
             Err(_) => {
                 book.queue.set_seated(asked, uid, false);
-                // The group is taken away when nobody uses it.
+                // The group is taken away when nobody uses it. What nobody has had is on no bill, however often it is tried.
+                let billed = book.ended.len();
                 if let Some(lease) = self.take_out(&mut book, lease) {
+                    book.ended.truncate(billed);
                     self.keep_place(&mut book, lease);
                 }
                 self.ended.notify_all();

@@ -266,6 +266,7 @@ impl Leases {
             is_to_be_written |= lacks != (waiter.is_over_quota, waiter.lacks_host_memory);
             (waiter.is_over_quota, waiter.lacks_host_memory) = lacks;
             is_to_be_written |= waiter.note_lack(lacks_other, now_ns);
+            waiter.has_failed = has_failed;
             if has_failed && waiter.cause != cause {
                 log!("{} waits on, its lease cannot be made: {cause}", waiter.asked.container_id.short());
             }

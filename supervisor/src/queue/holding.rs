@@ -51,6 +51,10 @@ impl Leases {
 /// Whether that is new.
 fn place(waiter: &mut Waiter, placing: Placing, (by, administers): (u32, bool)) -> Result<bool, ErrorBody> {
     match (placing, waiter.held_by) {
+        // Its own user may hold it back, and who administers: what both do that one alone may undo.
+        (Placing::Hold, Some(holder)) if administers && holder == waiter.uid && holder != by => {
+            waiter.held_by = Some(by)
+        }
         (Placing::Hold, Some(_)) | (Placing::Release, None) => return Ok(false),
         (Placing::Release, Some(holder)) if holder != by && !administers => {
             return Err(ErrorBody::new(
@@ -121,7 +125,11 @@ mod tests {
     fn who_is_held_back_stands_in_nobodys_way_and_has_its_place_when_it_is_released() {
         let mut queue = queue(&["a", "b", "c"]);
         assert_eq!(place(&mut queue.waiters[0], Placing::Hold, (1000, false)), Ok(true));
-        assert_eq!(place(&mut queue.waiters[0], Placing::Hold, (0, true)), Ok(false), "said again it changes nothing");
+        assert_eq!(
+            place(&mut queue.waiters[0], Placing::Hold, (1000, false)),
+            Ok(false),
+            "said again it changes nothing"
+        );
         assert_eq!(shown(&queue), [("b".into(), 1), ("c".into(), 2), ("a".into(), 3)]);
         assert_eq!(queue.in_order().len(), 2);
         assert!(queue.find("a", 1000).is_ok(), "it can be released, or taken out");
@@ -135,7 +143,9 @@ mod tests {
     #[test]
     fn what_an_administrator_holds_back_no_user_releases() {
         let mut queue = queue(&["a"]);
-        place(&mut queue.waiters[0], Placing::Hold, (0, true)).unwrap();
+        place(&mut queue.waiters[0], Placing::Hold, (1000, false)).unwrap();
+        assert_eq!(place(&mut queue.waiters[0], Placing::Hold, (0, true)), Ok(true), "whoever held it back before");
+        assert_eq!(place(&mut queue.waiters[0], Placing::Hold, (1000, false)), Ok(false));
         let refused = place(&mut queue.waiters[0], Placing::Release, (1000, false)).unwrap_err();
         assert_eq!((refused.code, queue.waiters[0].held_by), (ErrorCode::NotPermitted, Some(0)));
         assert_eq!(place(&mut queue.waiters[0], Placing::Release, (7, true)), Ok(true));

@@ -166,11 +166,12 @@ impl Queue {
 
     /// Puts one in, in the round that it comes to, or where its pod stood before.
     fn join(&mut self, asked: &LeaseRequest, uid: u32, requester: WatchedProcess, now_ns: u64) -> &mut Waiter {
-        // Who is held back or waits for a quota of its own stands still, and time goes on without it; so it does without who waits for the host's memory,
-        // for those who want none.
+        // Who is held back, waits for a quota of its own or has a lease that cannot be made stands still, and time goes on without it; so it does
+        // without who waits for the host's memory, for those who want none.
         let wants_some = asked.request.spill_bytes.is_some();
         let stands_still = |waiter: &Waiter| {
-            waiter.held_by.is_some() || waiter.is_over_quota || waiter.lacks_host_memory && !wants_some
+            let is_kept = waiter.held_by.is_some() || waiter.has_failed;
+            is_kept || waiter.is_over_quota || waiter.lacks_host_memory && !wants_some
         };
         let waiting = self.waiters.iter().filter(|waiter| !stands_still(waiter));
         let claims: Vec<Claim> = waiting.map(|waiter| waiter.claim).collect();
@@ -179,7 +180,14 @@ impl Queue {
             Waiter::new(asked, uid, requester, Claim { priority, is_ordinary: true, round: 0, since_ns: now_ns });
         match self.departed.give_back(&mut waiter, now_ns) {
             true => self.rounds.note(priority, &waiter.owner(), waiter.claim.round),
-            false => waiter.claim.round = self.rounds.join(&claims, priority, &waiter.owner()),
+            false => {
+                // Holding one's own back is no way to have many in one round when they are released.
+                let held = self.waiters.iter().filter(|its| its.held_by.is_some() && its.owner() == waiter.owner());
+                let last = held.filter(|its| its.claim.priority == priority).map(|its| its.claim.round).max();
+                let round = self.rounds.join(&claims, priority, &waiter.owner());
+                waiter.claim.round = last.map_or(round, |last| round.max(last.saturating_add(1)));
+                self.rounds.note(priority, &waiter.owner(), waiter.claim.round);
+            }
         }
         self.waiters.push(waiter);
         self.waiters.last_mut().expect("just put in")
@@ -246,6 +254,31 @@ mod tests {
         assert_eq!(ids(queue.in_order()), ["b"]);
         queue.set_seated(&asked("a", None, Priority::Guaranteed), 0, false);
         assert_eq!(ids(queue.in_order()), ["a", "b"]);
+    }
+
+    #[test]
+    fn whose_lease_cannot_be_made_stands_in_nobodys_way() {
+        let mut queue = Queue::default();
+        joins(&mut queue, "a", None, Priority::Guaranteed);
+        let waiter = queue.waiter_of_mut(&asked("a", None, Priority::Guaranteed), 0).unwrap();
+        assert!(!waiter.is_in_nobodys_way());
+        waiter.has_failed = true;
+        assert!(waiter.is_in_nobodys_way());
+        joins(&mut queue, "b", Some("b"), Priority::Guaranteed);
+        assert_eq!(ids(queue.in_order()), ["a", "b"], "it has its place");
+    }
+
+    #[test]
+    fn holding_ones_own_back_is_no_way_past_the_rounds() {
+        let mut queue = Queue::default();
+        for id in ["a1", "a2", "a3"] {
+            joins(&mut queue, id, Some("a"), Priority::Guaranteed);
+            queue.waiter_of_mut(&asked(id, Some("a"), Priority::Guaranteed), 0).unwrap().held_by = Some(0);
+        }
+        joins(&mut queue, "b1", Some("b"), Priority::Guaranteed);
+        joins(&mut queue, "b2", Some("b"), Priority::Guaranteed);
+        queue.waiters.iter_mut().for_each(|waiter| waiter.held_by = None);
+        assert_eq!(ids(queue.in_order()), ["a1", "b1", "a2", "b2", "a3"]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ pub struct Waiter {
     pub is_first: bool,
     /// Whether it has a lease whose MPS daemon is started: if that does not, it waits on.
     pub is_seated: bool,
+    /// Whether there was room when it asked last, and its lease could not be made: it tries again, in nobody's way.
+    pub has_failed: bool,
     /// Where it goes, once there was room for it: what those behind it are given must not change that.
     pub planned: RefCell<Vec<GpuUuid>>,
     /// Where others make room for it by going, as long as they do.
@@ -113,6 +115,7 @@ impl Waiter {
             held_by: None,
             is_first: false,
             is_seated: false,
+            has_failed: false,
             planned: RefCell::default(),
             making_on: RefCell::default(),
             kept_on: RefCell::default(),
@@ -144,7 +147,7 @@ impl Waiter {
 
     /// Whether those behind it have the room on GPUs that it asks for.
     pub fn is_in_nobodys_way(&self) -> bool {
-        self.is_over_quota || self.lacks_host_memory || self.has_settled_plan()
+        self.is_over_quota || self.lacks_host_memory || self.has_failed || self.has_settled_plan()
     }
 
     /// Notes whether it lacks room on GPUs and nothing else, as it has just been told: not where it `lacks_other`

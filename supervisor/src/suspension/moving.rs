@@ -250,13 +250,17 @@ fn run(leases: &Leases, id: &LeaseId, way: Way, load: &Load) -> Outcome {
     }
     let patience = PATIENCE + Duration::from_secs(load.bytes / SLOWEST_BYTES_PER_SECOND);
     let lock = dir_of(&leases.configuration().paths.run_dir, id).join(LOCK);
-    let begun = take(&lock, Instant::now() + LOCK_PATIENCE).and_then(|lock| begin(leases, way, &load.processes, lock));
+    // Nobody knows how far one came that does not say so.
+    let half_way = |cause: String| Outcome { failure: Some(cause), lost: Vec::new(), is_whole: false };
+    let begun = match take(&lock, Instant::now() + LOCK_PATIENCE) {
+        // One that was left behind may suspend it yet: it is brought back when that one has ended.
+        Err(busy) if busy.kind() == io::ErrorKind::WouldBlock => return half_way(busy.to_string()),
+        taken => taken.and_then(|lock| begin(leases, way, &load.processes, lock)),
+    };
     let mut child = match begun {
         Ok(child) => child,
         Err(cause) => return Outcome::untried(cause, way),
     };
-    // From here on nobody knows how far it came, unless it says so.
-    let half_way = |cause: String| Outcome { failure: Some(cause), lost: Vec::new(), is_whole: false };
     match answer(&mut child, Instant::now() + patience, || is_stopped_now(leases, id)) {
         Ok(outcome) => outcome,
         Err(cause) => {
@@ -271,7 +275,8 @@ fn take(lock: &Path, deadline: Instant) -> io::Result<File> {
     let lock = File::create(lock)?;
     while let Err(cause) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         if cause != Errno::WOULDBLOCK || Instant::now() >= deadline {
-            return Err(io::Error::other("a process that called the driver for it before is in it still"));
+            let kind = if cause == Errno::WOULDBLOCK { io::ErrorKind::WouldBlock } else { io::ErrorKind::Other };
+            return Err(io::Error::new(kind, "a process that called the driver for it before is in it still"));
         }
         std::thread::sleep(LOOK_PERIOD);
     }
@@ -355,6 +360,7 @@ mod tests {
         let begun = Instant::now();
         let refused = take(&stuck, begun + Duration::from_millis(20)).unwrap_err();
         assert!(refused.to_string().contains("is in it still"), "{refused}");
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
         assert!(take(&other, begun).is_ok());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -10,7 +10,7 @@ use std::path::Path;
 const MOST: [(&str, u64); 8] = [
     ("launch", 95),
     ("launch_mixed", 95),
-    ("graph", 75),
+    ("graph", 70),
     ("copy", 30),
     ("trampoline", 1),
     ("pair_0", 1250),

@@ -113,6 +113,8 @@ impl Process {
         let Some(place) = self.place().filter(|_| !context.is_null()) else { return };
         let _relaxed = place.driver.relaxed_capture();
         let Some(mut bursts) = self.bursts.take() else { return };
+        // Streams of it that are still to be destroyed go before it.
+        self.catch_up(place, &mut bursts);
         self.end_locked(place, &mut bursts, |bursts| bursts.open_in(context, None));
         bursts.settle(place, &self.estimates);
         bursts.leave_context(context);

@@ -296,7 +296,7 @@ fn who_is_over_its_quota_for_what_ended_containers_keep_is_told_for_how_long() {
     assert_eq!(
         said(&book, &wanted),
         "ask for 0.4 or less in all, ask for priority=burst, which reserves no share and has what is idle, try again soon, or \
-         add wait, for example GPOOL_WAIT=30s: 1 ended container keeps 0.6 for up to 7 s more"
+         add wait, for example GPOOL_WAIT=30s (annotation gpool.io/wait, or gpool run --wait 30s): 1 ended container keeps 0.6 for up to 7 s more"
     );
     book.stranded.push(lease("03", Some("vision"), 600));
     assert!(said(&book, &wanted).contains("end a container"), "one that runs has too much without it");
