@@ -1,5 +1,5 @@
-//! Containers by the names that docker and podman have for them. gpool knows ids, and asks the engines for that of a name where
-//! nobody has an id like it.
+//! Containers by the names that docker and podman have for them. gpool knows ids, and asks the engines for that of what
+//! is not plainly one.
 
 use gpool_protocol::{Client, ErrorBody, ErrorCode, LeaseView, WaitingView, lease_path};
 use std::io::Read;
@@ -8,8 +8,9 @@ use std::time::{Duration, Instant};
 
 /// Whose names are asked for, the first one that knows it.
 const ENGINES: [&str; 2] = ["docker", "podman"];
-/// An engine that hangs holds nobody up for longer.
+/// An engine that hangs holds nobody up for longer; nor for as long where gpool knows an id that begins so.
 const PATIENCE: Duration = Duration::from_secs(3);
+const SHORT_PATIENCE: Duration = Duration::from_millis(500);
 /// How often it is looked whether the engine has answered.
 const LOOK_PERIOD: Duration = Duration::from_millis(5);
 /// Of the id of a container, in hexadecimal digits, and of what tools print of it.
@@ -26,22 +27,29 @@ const LEASE_ID_LETTERS: usize = 26;
 pub fn replace<'a>(client: &Client, ids: impl IntoIterator<Item = &'a mut String>) -> Result<(), ErrorBody> {
     for id in ids.into_iter().filter(|id| is_name(id) && !is_surely_an_id(id)) {
         let owner = owner_of(client, id)?;
-        let mut silent = None;
-        let named = ENGINES.iter().find_map(|engine| match id_of(Command::new(engine), id, PATIENCE) {
-            // One that gpool does not know, as one that was stopped, hides none of the other engine's.
-            Answer::Is(found) => owner_of(client, &found).is_ok_and(|owner| owner != Owner::Nobody).then_some(found),
-            Answer::Silence => {
-                silent = Some(*engine);
-                None
-            }
-            Answer::Unknown => None,
-        });
-        match (owner, named) {
-            (Owner::One(its), Some(named)) if its != named => return Err(is_two(id, &its, &named)),
-            (Owner::One(_), _) | (_, None) => {}
-            (Owner::Nobody | Owner::Several, Some(named)) => *id = named,
+        // What is an id whole is meant, whatever else is called so.
+        if matches!(&owner, Owner::One(its) if its == id) {
+            continue;
         }
-        if let Some(engine) = silent.filter(|_| id.len() < ID_LETTERS) {
+        let patience = if matches!(owner, Owner::One(_)) { SHORT_PATIENCE } else { PATIENCE };
+        let (mut named, mut silent) = (Vec::new(), None);
+        for engine in ENGINES {
+            match id_of(Command::new(engine), id, patience) {
+                Answer::Is(found) => named.push(found),
+                Answer::Silence => silent = Some(engine),
+                Answer::Unknown => {}
+            }
+        }
+        // One that has ended hides none of the other engine's that gpool knows.
+        let known = named.iter().find(|found| owner_of(client, found).is_ok_and(|owner| owner != Owner::Nobody));
+        match (&owner, known.or(named.first())) {
+            (Owner::One(its), Some(_)) if known.is_some_and(|named| named != its) => {
+                return Err(is_two(id, its, known.map_or("", String::as_str)));
+            }
+            (Owner::One(_), _) | (_, None) => {}
+            (Owner::Nobody | Owner::Several, Some(named)) => *id = named.clone(),
+        }
+        if let Some(engine) = silent.filter(|_| owner == Owner::Nobody && id.len() < ID_LETTERS) {
             let seconds = PATIENCE.as_secs();
             eprintln!(
                 "gpool: {engine} does not say within {seconds} s whether it has a container {id}; gpool ps and gpool queue ls have the ids"
@@ -84,7 +92,7 @@ fn is_two(text: &str, its: &str, named: &str) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::LeaseConflict,
         format!("{text:?} is the name of container {named}, and the id of {its} begins so"),
-        "give more of the id that is meant",
+        "give more of the id that is meant, or the id of its lease",
     )
 }
 

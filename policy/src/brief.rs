@@ -40,6 +40,12 @@ impl BriefFinding {
         self.is_news
     }
 
+    /// The same as one that is to be told.
+    #[must_use]
+    pub fn as_news(self) -> Self {
+        Self { is_news: true, ..self }
+    }
+
     /// How many there were in the last minute, and without a break before it.
     #[must_use]
     pub fn count(&self) -> u64 {

@@ -6,7 +6,7 @@
 //! containerd itself prints it, is written down beside gpool.
 
 use super::{Defect, Entry, Facts, RUNTIME_NAME, path_text};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use toml_edit::{Array, DocumentMut, Item, Table, TableLike, Value, value};
 
 /// Under these names the CRI plugin keeps its runtimes, by the version of the file (containerd's docs/cri/config.md).
@@ -19,7 +19,8 @@ const ANNOTATIONS: &str = "gpool.io/*";
 /// Whether a runtime leaves cgroups to systemd, as the kubelet has to.
 const SYSTEMD_CGROUP: &str = "SystemdCgroup";
 /// What a runtime has beside its options, and gpool's like the default one's.
-const CARRIED_OVER: [&str; 2] = ["base_runtime_spec", "privileged_without_host_devices"];
+const BASE_SPEC: &str = "base_runtime_spec";
+const CARRIED_OVER: [&str; 2] = [BASE_SPEC, "privileged_without_host_devices"];
 
 /// What the text tells containerd.
 pub fn entry(text: &str) -> Result<Option<Entry>, Defect> {
@@ -75,9 +76,10 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
         let all = std::iter::once(ANNOTATIONS.to_owned()).chain(others);
         ours.insert(key, value(all.collect::<Array>()));
     }
-    if default.is_some() {
-        // What the default runtime has no more is not kept from a time when it had it.
-        CARRIED_OVER.iter().for_each(|key| drop(ours.remove(key)));
+    // A file that has gone, as the default runtime no longer names it, would keep containerd from starting.
+    let is_gone = |its: &Item| its.as_str().is_some_and(|path| !path.is_empty() && !Path::new(path).exists());
+    if default.is_some() && ours.get(BASE_SPEC).is_some_and(is_gone) {
+        ours.remove(BASE_SPEC);
     }
     for (key, its) in default.map(stripped).iter().flatten().filter(|(key, _)| CARRIED_OVER.contains(&key.as_str())) {
         ours.insert(key, item(its));

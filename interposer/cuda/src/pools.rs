@@ -15,7 +15,7 @@ use gpool_interposer_logic::waits::WaitFor;
 
 /// How long an allocation waits at most for the work on its stream. That may wait for the thread that allocates, and may come to the
 /// device only with its turns.
-const WAIT_NS: u64 = 10_000_000_000;
+const WAIT_NS: u64 = 60_000_000_000;
 
 /// Whether the memory at `pointer` came from a pool: its pool is charged, and not it.
 pub fn is_pooled(pointer: CUdeviceptr) -> bool {

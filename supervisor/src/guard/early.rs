@@ -82,17 +82,29 @@ impl Guard {
     }
 }
 
+/// Tells what was found of each container, once for all that have ended since the last look, and does what follows.
 fn tell(leases: &Leases, charges: &BTreeMap<TenantId, Charge>, news: Vec<BriefNews>) {
-    for BriefNews { tenant, last, finding } in news {
+    let mut last: BTreeMap<TenantId, BriefNews> = BTreeMap::new();
+    for its in news {
+        let is_news = its.finding.is_news() || last.get(&its.tenant).is_some_and(|before| before.finding.is_news());
+        let finding = if is_news { its.finding.as_news() } else { its.finding };
+        last.insert(its.tenant, BriefNews { finding, ..its });
+    }
+    for (tenant, BriefNews { last, finding, .. }) in last {
         let Some(charge) = charges.get(&tenant) else { continue };
-        // What is only told is told ever more rarely; what is done about it, each time.
-        if finding.is_news() || charge.action != BypassAction::Event {
-            let (count, seconds) = (finding.count(), format_seconds(finding.together_ns() / 1_000_000_000));
-            let sentence = format!(
-                "{}; with {count} programs like this, each of which ended soon, it has done so for {seconds} of the last minute",
-                bypass_sentence(&last)
-            );
-            consequence::act_on(leases, tenant, EventKind::Bypass, &sentence);
+        let is_over = leases
+            .book()
+            .of_tenant(tenant)
+            .is_none_or(|lease| lease.stopped.is_some() || lease.record.revocation.is_some());
+        // What is only told is told ever more rarely; what is done about it, each time that there is somebody to do it to.
+        if is_over || !finding.is_news() && charge.action == BypassAction::Event {
+            continue;
         }
+        let (count, seconds) = (finding.count(), format_seconds(finding.together_ns() / 1_000_000_000));
+        let sentence = format!(
+            "{}; with {count} programs like this, each of which ended soon, it has done so for {seconds} of the last minute",
+            bypass_sentence(&last)
+        );
+        consequence::act_on(leases, tenant, EventKind::Bypass, &sentence);
     }
 }

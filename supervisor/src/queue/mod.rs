@@ -24,6 +24,7 @@ use departed::DepartedPods;
 use gpool_policy::queue::{Claim, Rounds, order};
 use gpool_protocol::{LeaseRequest, Priority, WaitingView};
 use history::History;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 /// Who waits, in no order.
@@ -183,9 +184,11 @@ impl Queue {
             false => {
                 // Holding one's own back is no way to have many in one round when they are released.
                 let held = self.waiters.iter().filter(|its| its.held_by.is_some() && its.owner() == waiter.owner());
-                let last = held.filter(|its| its.claim.priority == priority).map(|its| its.claim.round).max();
-                let round = self.rounds.join(&claims, priority, &waiter.owner());
-                waiter.claim.round = last.map_or(round, |last| round.max(last.saturating_add(1)));
+                let rounds: BTreeSet<u64> =
+                    held.filter(|its| its.claim.priority == priority).map(|its| its.claim.round).collect();
+                let first = self.rounds.join(&claims, priority, &waiter.owner());
+                // The first one that none of them has.
+                waiter.claim.round = (first..).find(|round| !rounds.contains(round)).unwrap_or(first);
                 self.rounds.note(priority, &waiter.owner(), waiter.claim.round);
             }
         }
@@ -279,6 +282,13 @@ mod tests {
         joins(&mut queue, "b2", Some("b"), Priority::Guaranteed);
         queue.waiters.iter_mut().for_each(|waiter| waiter.held_by = None);
         assert_eq!(ids(queue.in_order()), ["a1", "b1", "a2", "b2", "a3"]);
+        // One of many that is held back for long puts those that come later behind nobody.
+        let last = queue.waiters.iter_mut().find(|waiter| waiter.asked.container_id.0 == "a3").unwrap();
+        last.held_by = Some(0);
+        queue.waiters.retain(|waiter| waiter.held_by.is_some());
+        joins(&mut queue, "a4", Some("a"), Priority::Guaranteed);
+        joins(&mut queue, "b3", Some("b"), Priority::Guaranteed);
+        assert_eq!(queue.waiters.iter().map(|waiter| waiter.claim.round).collect::<Vec<_>>(), [2, 0, 0]);
     }
 
     #[test]

@@ -330,8 +330,9 @@ fn a_file_that_cannot_be_used_stops_nobody(host: &mut Host) -> Result<()> {
     let said = text(&refused.stderr);
     ensure(refused.status.code() == Some(1) && said.contains("[GPOOL-E002]"), || said.clone())?;
     let log = host.supervisor_log();
-    let told = log.lines().filter(|line| line.contains("[ledger] path")).count();
-    ensure(told == 1, || format!("the log tells it {told} times: {log}"))?;
+    let told = |part: &str| log.lines().filter(|line| line.contains("[ledger] path") && line.contains(part)).count();
+    let counts = [told("is not written"), told("cannot be read")];
+    ensure(counts == [1, 1], || format!("the log tells it {counts:?} times: {log}"))?;
     let left = fs::read_to_string(LEDGER).context(LEDGER)?;
     ensure(left == "not mine\n".repeat(100), || format!("the file was changed: {left}"))?;
     fs::remove_file(LEDGER).context(LEDGER)?;

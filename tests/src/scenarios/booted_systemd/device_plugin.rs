@@ -6,6 +6,8 @@ use crate::failure::{Result, ensure};
 
 const UNIT: &str = "gpool-device-plugin.service";
 const KUBELET: &str = "/var/lib/kubelet";
+/// What listens in a kubelet's place, and answers nobody.
+const STAND_IN: &str = "kubelet-stand-in";
 /// `systemd-analyze security`, in tenths.
 const EXPOSURE: u32 = 20;
 
@@ -17,7 +19,10 @@ pub fn enabled(booted: &Booted) -> Result<()> {
     let status = format!("systemctl show --value --property StatusText {UNIT}");
     booted.wait_until(&format!("test \"$({status})\" = '100 of 100 gpool.io/percent'"))?;
     let plugins = format!("{KUBELET}/device-plugins");
-    booted.sh(&format!("mkdir -p {plugins} && touch {plugins}/kubelet.sock"))?;
+    booted.sh(&format!(
+        "mkdir -p {plugins} && systemd-run --quiet --unit={STAND_IN} \
+         --socket-property=ListenStream={plugins}/kubelet.sock sleep infinity"
+    ))?;
     booted.wait_until(&format!("test -S {plugins}/gpool-percent.sock"))?;
     let mode = booted.sh(&format!("stat -c %a {plugins}/gpool-percent.sock"))?;
     ensure(mode == "700", || format!("the plugin's socket has the mode {mode}"))?;
@@ -40,5 +45,5 @@ pub fn pid(booted: &Booted) -> Result<String> {
 
 /// With the package it goes.
 pub fn is_gone(booted: &Booted) -> Result<()> {
-    booted.sh(&format!("! systemctl --quiet is-active {UNIT} && rm -r {KUBELET}")).map(drop)
+    booted.sh(&format!("systemctl stop {STAND_IN}.socket {STAND_IN}.service; ! systemctl --quiet is-active {UNIT} && rm -r {KUBELET}")).map(drop)
 }
