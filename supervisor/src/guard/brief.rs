@@ -5,7 +5,7 @@ use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::TenantId;
 use gpool_policy::brief::{BriefFinding, BriefPrograms};
 use gpool_protocol::{GuardedProcess, HostPid};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// So many are held at once, and of one lease.
@@ -13,13 +13,6 @@ const HELD: usize = 1024;
 const HELD_OF_ONE: usize = 64;
 /// How often it is looked whether one of them has ended.
 const TICK: Duration = Duration::from_millis(50);
-/// After a device is opened it is looked at these times, the time since in milliseconds: a driver may take long to open it, and the
-/// program to do something with it.
-const LOOKS_MS: [u64; 7] = [5, 25, 60, 130, 270, 550, 900];
-/// Between two looks lie at least so many times what the first took, and so long.
-const REST: u32 = 9;
-const LEAST_REST: Duration = Duration::from_millis(15);
-
 /// One that was found, and has not been told of.
 #[derive(Debug)]
 struct Held {
@@ -119,45 +112,6 @@ impl Brief {
     }
 }
 
-/// When the guard looks because a device was opened.
-#[derive(Debug, Default)]
-pub struct EarlyLooks {
-    opened: Option<Instant>,
-    /// How many looks there were since.
-    done: usize,
-    /// There is none before this.
-    rests_until: Option<Instant>,
-}
-
-impl EarlyLooks {
-    /// A device is opened at `now`.
-    pub fn begin(&mut self, now: Instant) {
-        (self.opened, self.done) = (Some(now), 0);
-    }
-
-    /// When the next one is due, if any is.
-    pub fn due(&self) -> Option<Instant> {
-        let due = self.opened? + Duration::from_millis(*LOOKS_MS.get(self.done)?);
-        Some(self.rests_until.map_or(due, |rests_until| due.max(rests_until)))
-    }
-
-    /// There was one, from `begun` until `ended`.
-    pub fn end(&mut self, begun: Instant, ended: Instant) {
-        let since = self.opened.map_or(Duration::ZERO, |opened| begun.saturating_duration_since(opened));
-        // Those that should have been by then are no more worth than this one.
-        self.done = LOOKS_MS.iter().take_while(|ms| Duration::from_millis(**ms) <= since).count().max(self.done + 1);
-        self.rests_until = Some(ended + (REST * ended.saturating_duration_since(begun)).max(LEAST_REST));
-    }
-}
-
-/// The processes of all leases in the order in which they are looked at when a device was opened: who was not there at the last usual look
-/// comes first, the newest before.
-pub fn newest_first<T: Copy>(all: impl Iterator<Item = (T, HostPid)>, known: &BTreeSet<HostPid>) -> Vec<(T, HostPid)> {
-    let mut order: Vec<(T, HostPid)> = all.collect();
-    order.sort_by_key(|(_, pid)| (known.contains(pid), std::cmp::Reverse(*pid)));
-    order
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -224,42 +178,5 @@ mod tests {
         assert!(brief.held.is_empty() && brief.is_too_much(TENANT, 9 * S));
         assert_eq!((news.len(), news[0].finding.together_ns()), (1, 3 * S), "until it was seen last");
         child.kill().and_then(|()| child.wait().map(drop)).unwrap();
-    }
-
-    #[test]
-    fn looks_follow_an_opening_at_growing_times_and_leave_time_for_others() {
-        let start = Instant::now();
-        let at = |ms| start + Duration::from_millis(ms);
-        let mut looks = EarlyLooks::default();
-        assert_eq!(looks.due(), None);
-        looks.begin(at(0));
-        let mut taken = Vec::new();
-        while let Some(due) = looks.due() {
-            looks.end(due, due + Duration::from_millis(1));
-            taken.push((due - start).as_millis());
-        }
-        assert_eq!(taken, [5, 25, 60, 130, 270, 550, 900]);
-        // One that opens it again and again gets no more than a tenth of the time.
-        let (mut now, mut busy_ms, mut count) = (1000, 0, 0);
-        while now < 11_000 {
-            looks.begin(at(now));
-            now = (looks.due().unwrap() - start).as_millis() as u64;
-            looks.end(at(now), at(now + 8));
-            (now, busy_ms, count) = (now + 8, busy_ms + 8, count + 1);
-        }
-        assert!(busy_ms <= 1010 && count > 100, "{busy_ms} ms in {count} looks");
-        // Late ones are not made up for.
-        looks.begin(at(20_000));
-        looks.end(at(20_300), at(20_301));
-        assert_eq!(looks.due(), Some(at(20_550)));
-    }
-
-    #[test]
-    fn who_was_not_there_before_is_looked_at_first() {
-        let all = [('a', 1), ('a', 2), ('a', 3), ('b', 4), ('b', 5)].map(|(whose, pid)| (whose, HostPid(pid)));
-        let known = [1, 3, 5].map(HostPid).into();
-        let order: Vec<_> =
-            newest_first(all.into_iter(), &known).into_iter().map(|(whose, pid)| (whose, pid.0)).collect();
-        assert_eq!(order, [('b', 4), ('a', 2), ('b', 5), ('a', 3), ('a', 1)]);
     }
 }
