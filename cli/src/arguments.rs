@@ -10,6 +10,7 @@ mod events;
 mod export;
 mod forecast;
 mod gpu;
+mod history;
 mod ids;
 mod latency;
 mod mig;
@@ -38,6 +39,7 @@ pub use events::EventsOptions;
 pub use export::ExportVerb;
 pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
+pub use history::HistoryOptions;
 pub use latency::LatencyOptions;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use overflow::{OverflowVerb, WatchOptions};
@@ -232,6 +234,9 @@ pub enum Verb {
     Usage(UsageOptions),
     /// Show what each container is charged, by the prices of the configuration: the rows of a bill, also for programs of finance
     Charges(ChargesOptions),
+    /// Show what ran: each container with when it began, how long it had waited, what it had of its share and its memory, and how it
+    /// ended
+    History(HistoryOptions),
     /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
     #[command(mut_arg("since", |since| since.default_value("4w")))]
     Savings(SavingsOptions),

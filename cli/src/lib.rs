@@ -84,6 +84,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
         Verb::Sizes(options) => commands::sizes::run(&client, &options),
         Verb::Baseline(options) => commands::baseline::run(&client, &options),
         Verb::Charges(options) => commands::charges::run(&client, &options),
+        Verb::History(options) => commands::history::run(&client, &options),
         Verb::Metrics => commands::metrics::run(&client),
         Verb::Info { format } => commands::info::run(&client, format),
         Verb::Audit { .. }

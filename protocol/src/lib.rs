@@ -22,6 +22,7 @@ mod explanation;
 mod gpu_test;
 mod guarded;
 mod health;
+mod history;
 mod identity;
 mod latency;
 mod lease_state;
@@ -63,6 +64,7 @@ pub use explanation::{
 pub use gpu_test::{GpuTest, GpuTestOutcome, GpuTestPart, GpuTestReport, GpuTestView};
 pub use guarded::{GuardedProcess, MappedLibrary, OutsideProcess};
 pub use health::{HealthFinding, health_words};
+pub use history::{History, PastGpu, PastLease};
 pub use identity::{
     BuildId, ContainerId, GpuUuid, HostPid, LEASE_UNKNOWN_REMEDY, LeaseId, PodName, PodPlace, gpu_path, lease_path,
     waiting_path,

@@ -17,6 +17,7 @@
 //! | `GET /v1/counts` | | [`Counts`](crate::Counts) |
 //! | `GET /v1/usage?by=WHAT&since=..` | | [`Usage`](crate::Usage) |
 //! | `GET /v1/charges?since=..` | | [`Charges`](crate::Charges) |
+//! | `GET /v1/history?since=..` | | [`History`](crate::History) |
 //! | `GET /v1/gpus` | | `[GpuView]` |
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/gpus/drained` | | `[DrainedGpu]` |

@@ -5,7 +5,7 @@
 
 use crate::cgroup;
 use crate::clock::{self, ns};
-use crate::lease::{Lease, Leases, about, class_policy};
+use crate::lease::{Lease, Leases, Taking, about, class_policy};
 use crate::region::Report;
 use crate::revocation;
 use crate::suspension;
@@ -191,7 +191,7 @@ fn take(leases: &Leases, id: &LeaseId, waits: Option<&ContainerId>) {
     let for_whom = waits.map_or_else(String::new, |waits| format!(", and {} waits for the room", waits.short()));
     let why =
         format!("it made no use of them for {idle}, as [class.{class}] idle_action = \"{action}\" asks{for_whom}");
-    let taken = revocation::take(leases, &id.0, &why, None);
+    let taken = revocation::take(leases, &id.0, Taking::Idle, &why);
     let mut book = leases.book();
     // Its container may have ended meanwhile.
     let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);

@@ -4,7 +4,7 @@
 use crate::cgroup;
 use crate::clock::{self, ns};
 use crate::gatekeeper::Order;
-use crate::lease::{ForWhom, Lease, Leases, MakingRoom, about, slice_priority};
+use crate::lease::{ForWhom, Lease, Leases, MakingRoom, Taking, about, slice_priority};
 use crate::revocation;
 use crate::suspension;
 use gpool_configuration::{Configuration, NoticeSignal, Preemption, PreemptionAction};
@@ -244,7 +244,7 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
             PreemptionAction::Revoke => Err(ErrorBody::new(ErrorCode::LeaseConflict, "", "")),
         };
         // What cannot be moved has to go all the same.
-        let taken = taken.or_else(|_| revocation::take(leases, &id.0, &why, None).map(|()| "revoked"));
+        let taken = taken.or_else(|_| revocation::take(leases, &id.0, Taking::MadeRoom, &why).map(|()| "revoked"));
         let mut book = leases.book();
         // Its container may have ended meanwhile.
         let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);

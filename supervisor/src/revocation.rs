@@ -11,7 +11,7 @@ use crate::clock;
 use crate::faults::Faults;
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
-use crate::lease::{Lease, Leases, Record, RevocationRecord, about, failed};
+use crate::lease::{Lease, Leases, Record, RevocationRecord, Taking, about, failed};
 use crate::mps::terminate_clients;
 use crate::procfs::{self, ProcessName, WatchedProcess};
 pub use clearance::Clearance;
@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Those of [`take`].
 pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
     let deadline = Instant::now() + PATIENCE;
-    let (id, last) = begin_and_end(leases, lease, (why, uid), Some(deadline))?;
+    let (id, last) = begin_and_end(leases, lease, (Taking::Asked, why, uid), Some(deadline))?;
     while has_share(leases, &id) && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -48,18 +48,18 @@ pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resu
 /// # Errors
 /// An unknown lease, one without a running container or a cgroup of its own, or a kernel that does not deny the devices;
 /// then the lease is as it was.
-pub fn take(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<(), ErrorBody> {
-    begin_and_end(leases, lease, (why, uid), None).map(drop)
+pub fn take(leases: &Leases, lease: &str, by: Taking, why: &str) -> Result<(), ErrorBody> {
+    begin_and_end(leases, lease, (by, why, None), None).map(drop)
 }
 
 /// Which lease it is, and how it was seen when its GPUs were taken. Whom NVML lists by `look_until` is ended, too.
 fn begin_and_end(
     leases: &Leases,
     lease: &str,
-    (why, uid): (&str, Option<u32>),
+    (by, why, uid): (Taking, &str, Option<u32>),
     look_until: Option<Instant>,
 ) -> Result<(LeaseId, Box<LeaseView>), ErrorBody> {
-    let (record, last) = match begin(leases, lease)? {
+    let (record, last) = match begin(leases, lease, by)? {
         Begun::Before(last) => return Ok((last.lease_id.clone(), last)),
         Begun::Now(record, last) => (record, last),
     };
@@ -91,7 +91,7 @@ enum Begun {
 }
 
 /// Writes down that the lease is to be revoked, so that a supervisor which is killed meanwhile goes on with it.
-fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
+fn begin(leases: &Leases, lease: &str, by: Taking) -> Result<Begun, ErrorBody> {
     let mut book = leases.book();
     let lease = book.find(lease)?;
     if lease.record.revocation.is_some() {
@@ -118,7 +118,7 @@ fn begin(leases: &Leases, lease: &str) -> Result<Begun, ErrorBody> {
             "stop it with its engine, or have the driver make its nodes again (nvidia-smi does)",
         );
     }
-    lease.record.revocation = Some(RevocationRecord { devices, is_denied: false, is_settled: false });
+    lease.record.revocation = Some(RevocationRecord { devices, is_denied: false, is_settled: false, by });
     if let Err(error) = write_down(leases, lease) {
         lease.record.revocation = None;
         return Err(error);

@@ -2,7 +2,7 @@
 //! them, as by `gpool evict`. Who waits for that counts on it.
 
 use crate::clock::{self, ns};
-use crate::lease::{Leases, Record, about};
+use crate::lease::{Leases, Record, Taking, about};
 use crate::preemptions::{sent_text, signal_of};
 use crate::revocation::{self, signal_users};
 use gpool_configuration::RunTime;
@@ -82,7 +82,7 @@ fn take(leases: &Leases, record: &Record) {
         return;
     }
     let why = format!("its run time of {} is over", format_seconds(record.run_seconds.unwrap_or(0)));
-    let taken = revocation::take(leases, &id.0, &why, None);
+    let taken = revocation::take(leases, &id.0, Taking::RunTime, &why);
     if taken.is_ok() {
         leases.counters.note_run_time("revoked");
     }

@@ -25,6 +25,7 @@ impl Verb {
             Verb::Update(change) => vec![&mut change.id],
             Verb::Explain { id, .. } => id.iter_mut().collect(),
             Verb::Events(options) => options.id.iter_mut().collect(),
+            Verb::History(options) => options.id.iter_mut().collect(),
             _ => Vec::new(),
         }
     }
@@ -53,6 +54,7 @@ mod tests {
             "update a --memory 1GiB",
             "explain a",
             "events a",
+            "history a",
         ] {
             let words = ["gpool"].into_iter().chain(line.split(' ')).map(OsString::from);
             let mut verb = parse(words).unwrap_or_else(|_| panic!("{line}")).verb;
@@ -67,6 +69,6 @@ mod tests {
             let takes = command.get_positionals().any(|one| one.get_id() == "id" || one.get_id() == "ids");
             usize::from(takes) + command.get_subcommands().map(count).sum::<usize>()
         }
-        assert_eq!(count(&super::super::command()), 16, "those of the other test, and audit show");
+        assert_eq!(count(&super::super::command()), 17, "those of the other test, and audit show");
     }
 }

@@ -82,7 +82,7 @@ pub fn hours<N: Into<i128>>(ns: N) -> String {
 }
 
 /// Energy: a kilowatt hour is 3.6 million joules.
-fn kilowatt_hours(millijoules: i128) -> String {
+pub fn kilowatt_hours(millijoules: i128) -> String {
     hours(millijoules * 1000)
 }
 

@@ -3,7 +3,7 @@
 use crate::cgroup;
 use crate::events::About;
 use crate::hang;
-use crate::lease::{Leases, about, class_policy};
+use crate::lease::{Leases, Taking, about, class_policy};
 use crate::mps::terminate_clients;
 use crate::revocation;
 use gpool_configuration::BypassAction;
@@ -62,7 +62,7 @@ fn begin(leases: &Leases, tenant: TenantId) -> Option<(About, Option<String>, Cl
 /// Takes its GPUs from the container, which an event of its own tells.
 fn revoke(leases: &Leases, about: &About, class: Class) -> Done {
     let id = about.lease_id.as_ref().map_or("", |id| id.0.as_str());
-    match revocation::take(leases, id, &format!("[class.{class}] bypass_action = \"revoke\""), None) {
+    match revocation::take(leases, id, Taking::Bypass, &format!("[class.{class}] bypass_action = \"revoke\"")) {
         Ok(()) => Done::Revoked,
         Err(error) => Done::NotRevoked(error.to_string()),
     }

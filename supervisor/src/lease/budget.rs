@@ -197,7 +197,8 @@ fn is_promised(record: &Record) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::{RevocationRecord, sample};
+    use super::super::record::sample;
+    use super::super::taken::{RevocationRecord, Taking};
     use super::*;
 
     /// Seconds of Unix time.
@@ -259,7 +260,12 @@ mod tests {
             assert!(!of(&|its| its.mechanism = mechanism), "{mechanism}");
         }
         assert!(!of(&|its| {
-            its.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
+            its.revocation = Some(RevocationRecord {
+                devices: [(195, 0)].into(),
+                is_denied: true,
+                is_settled: false,
+                by: Taking::Asked,
+            });
         }));
     }
 }

@@ -113,7 +113,8 @@ pub fn records_on<'a>(
 #[cfg(test)]
 mod tests {
     use super::super::book::Held;
-    use super::super::record::{RevocationRecord, sample};
+    use super::super::record::sample;
+    use super::super::taken::{RevocationRecord, Taking};
     use super::*;
     use gpool_protocol::Priority;
     use std::time::Instant;
@@ -127,7 +128,12 @@ mod tests {
             let seen = capacities(&[Gpu::sample(0)], &[], &[], &book, None).remove(0);
             (seen.users.whole, seen.memory_leased_bytes >> 30)
         };
-        record.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
+        record.revocation = Some(RevocationRecord {
+            devices: [(195, 0)].into(),
+            is_denied: true,
+            is_settled: false,
+            by: Taking::Asked,
+        });
         assert_eq!(users(&record), (1, 4));
         record.give_share_up();
         assert_eq!(users(&record), (0, 0));
@@ -136,7 +142,8 @@ mod tests {
     #[test]
     fn an_mps_daemon_is_used_by_those_who_have_a_share_under_it() {
         let of = |group: &str, is_settled: bool| {
-            let revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled });
+            let revocation =
+                Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled, by: Taking::Asked });
             Record { mps_group: Some(group.into()), revocation, ..sample() }
         };
         let book = Book { stranded: vec![of("01", true), of("02", false), sample()], ..Book::default() };

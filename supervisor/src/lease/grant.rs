@@ -234,6 +234,7 @@ impl Leases {
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             created_ns: Some(clock::now_ns()),
+            waited_ms: Some(book.queue.waited_ms(asked, uid)),
             requester: Some(requester.name),
             init: None,
             cgroup: None,

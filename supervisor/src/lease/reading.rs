@@ -89,6 +89,7 @@ const NEEDED: [&str; 12] = [
 #[cfg(test)]
 mod tests {
     use super::super::record::*;
+    use super::super::taken::{RevocationRecord, Taking};
     use super::*;
     use gpool_protocol::{Class, GpuUuid, Mechanism, Priority};
     use std::collections::BTreeSet;
@@ -144,7 +145,7 @@ mod tests {
             used_ns: Some(4),
         });
         let devices = BTreeSet::from([(195, 0)]);
-        record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false });
+        record.revocation = Some(RevocationRecord { devices, is_denied: true, is_settled: false, by: Taking::Asked });
         record.write(run_dir.path()).unwrap();
         let rubbish = run_dir.path().join(LEASES_DIR).join("02");
         fs::create_dir(&rubbish).unwrap();

@@ -4,6 +4,7 @@
 use super::changes::Asked;
 use super::figures::Counted;
 use super::suspended::SuspensionRecord;
+use super::taken::RevocationRecord;
 use crate::mps::Domain;
 use crate::procfs::ProcessName;
 use gpool_policy::idleness::Idleness;
@@ -12,7 +13,6 @@ use gpool_protocol::{
     Priority, ShimView,
 };
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
@@ -60,17 +60,6 @@ pub struct GpuStanding {
     /// Of who has no shims: until when what the device saw is among the charges, in microseconds of the device's clock.
     #[serde(default)]
     pub seen_until_us: u64,
-}
-
-/// The GPUs of a lease were taken from its container, which runs on without them.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RevocationRecord {
-    /// Major and minor numbers of the nodes.
-    pub devices: BTreeSet<(u32, u32)>,
-    /// Whether the container's cgroup may not open them any more.
-    pub is_denied: bool,
-    /// Whether nothing of the container is left on them, so that others may have its share.
-    pub is_settled: bool,
 }
 
 /// What a lease has had and owes at one moment.
@@ -200,6 +189,9 @@ pub struct Record {
     /// The same, CLOCK_MONOTONIC. None from a supervisor that did not write it down.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub created_ns: Option<u64>,
+    /// For how long its container had waited for it, milliseconds. None from a supervisor that did not write it down.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
     /// The process that asked for it: the OCI runtime, before the container runs.
     pub requester: Option<ProcessName>,
     /// The container's init, once bound.

@@ -2,6 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
+use super::ending::Ending;
 use super::meter::promised_permille;
 use super::record::Record;
 use crate::region::Report;
@@ -40,6 +41,10 @@ pub struct Facts {
     promised_bytes: u64,
     /// Its memory cap on each.
     pub cap_bytes: u64,
+    /// Its share of each GPU.
+    pub fraction_permille: u16,
+    /// For how long it had waited, milliseconds; none where that was not written down.
+    pub waited_ms: Option<u64>,
 }
 
 /// The namespace and the name of its pod; where its engine does not say them, the id of its sandbox and its own name in that.
@@ -66,6 +71,8 @@ impl Facts {
             promised_permille: promised_permille(record),
             promised_bytes: record.promised_bytes(),
             cap_bytes: record.memory_cap_bytes,
+            fraction_permille: record.fraction_permille,
+            waited_ms: record.waited_ms,
         }
     }
 
@@ -120,8 +127,15 @@ pub struct Statement {
 pub struct End {
     /// When, Unix milliseconds.
     pub unix_ms: u64,
-    /// Whether somebody has seen it then: else it was over by then.
-    pub is_seen: bool,
+    /// How. What nobody has seen was over by then.
+    pub how: Ending,
+}
+
+impl End {
+    /// Whether somebody has seen it then.
+    pub fn is_seen(&self) -> bool {
+        self.how != Ending::Unseen
+    }
 }
 
 /// What a lease has had of one GPU.
@@ -149,7 +163,7 @@ impl Statement {
 
     /// That of a lease that is taken out of the book.
     pub fn of_ended(lease: &mut Lease, now_ns: u64, unix_ms: u64) -> Self {
-        let end = Some(End { unix_ms, is_seen: true });
+        let end = Some(End { unix_ms, how: Ending::of(lease) });
         let peak_bytes = lease.peak_bytes(&lease.figures(&mut Report::new()), 0);
         Self { end, ..Self::with(lease, now_ns, Vec::new(), peak_bytes) }
     }
@@ -184,7 +198,7 @@ impl Statement {
     /// That of a lease which was over by `unix_ms`, as it stood when it was written down last.
     pub fn of_lost(record: &Record, unix_ms: u64) -> Self {
         let at_ns = record.standing.as_ref().map_or(0, |standing| standing.at_ns);
-        Self { end: Some(End { unix_ms, is_seen: false }), ..Self::of_record(record, at_ns) }
+        Self { end: Some(End { unix_ms, how: Ending::Unseen }), ..Self::of_record(record, at_ns) }
     }
 
     fn of_record(record: &Record, at_ns: u64) -> Self {

@@ -6,6 +6,7 @@ mod balance;
 mod baseline;
 mod charges;
 mod enough;
+mod history;
 mod lines;
 mod pricing;
 mod question;
@@ -22,7 +23,7 @@ mod tests;
 mod there;
 mod unleased;
 
-pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope, moment};
+pub use question::{BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope, moment};
 pub use retention::DAY_S;
 pub use spent::Spent;
 pub use unleased::{GpuSighting, Sighting};
@@ -33,7 +34,7 @@ use crate::faults::Faults;
 use crate::lease::{Leases, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
-use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, Savings, Sizes, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, History, Savings, Sizes, Usage};
 use reader::Reader;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -135,6 +136,14 @@ pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Re
 /// As [`usage`].
 pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<Charges, ErrorBody> {
     ask(leases, is_administrator, |reader| reader.charges(scope))
+}
+
+/// What ran, up to this moment.
+///
+/// # Errors
+/// As [`usage`].
+pub fn history(leases: &Leases, question: &HistoryQuestion, is_administrator: bool) -> Result<History, ErrorBody> {
+    ask(leases, is_administrator, |reader| reader.history(question))
 }
 
 /// How many GPUs would have been enough without sharing and with it, up to this moment.

@@ -72,6 +72,30 @@ impl Question {
     }
 }
 
+/// What ran.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryQuestion {
+    /// Of containers whose ids begin so, or the lease of that id.
+    pub container: Option<String>,
+    /// Of what.
+    pub scope: Scope,
+}
+
+impl HistoryQuestion {
+    /// Reads pairs as [`Question::read`] does.
+    ///
+    /// # Errors
+    /// Names the parameter and what it may be.
+    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
+        let mut container = None;
+        let words = Words { by: &[], leases: OF_LEASES, others: ", and container" };
+        let scope = Scope::read_with(query, now_unix_s, words, |name, value| {
+            (name == "container" && !value.is_empty()).then(|| container = Some(value.to_owned()))
+        })?;
+        Ok(Self { container, scope })
+    }
+}
+
 /// What would have been enough of that.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnoughQuestion {
@@ -218,6 +242,9 @@ fn wrong(words: Words, name: &str, value: &str) -> ErrorBody {
         "by" if !by.is_empty() => format!("write one of {}", by.join(", ")),
         "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
         "since" | "until" | "counted_since" => "write seconds since 1970".to_owned(),
+        "container" if words.others.contains("container") => {
+            "write the id of a container, or the beginning of one".to_owned()
+        }
         "user" => "write the number of a user".to_owned(),
         _ => format!("write since, until,{} user or gpu{}", words.leases, words.others),
     };

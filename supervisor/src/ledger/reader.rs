@@ -2,15 +2,16 @@
 
 use super::baseline;
 use super::charges;
+use super::history;
 use super::pricing::Pricing;
-use super::question::{BaselineQuestion, EnoughQuestion, Question, Scope};
+use super::question::{BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope};
 use super::savings;
 use super::sizes;
 use super::store::remedy;
 use super::sums;
 use super::there::Memories;
 use gpool_configuration::Rates;
-use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, Savings, Sizes, Usage};
+use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, History, Savings, Sizes, Usage};
 use rusqlite::{Connection, OpenFlags};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -67,6 +68,15 @@ impl<'a> Reader<'a> {
         let mut charges = self.answer(rows, |all| all.rows.len(), (&remedy, &slow))?;
         charges.currency = self.currency();
         Ok(charges)
+    }
+
+    /// What ran.
+    ///
+    /// # Errors
+    /// As [`Reader::usage`].
+    pub fn history(&mut self, question: &HistoryQuestion) -> Result<History, ErrorBody> {
+        let leases = |all: &Connection, _: Option<Pricing>| history::history(all, question);
+        self.answer(leases, |all| all.leases.len(), ("ask for less time, for one team or for one container", SLOW))
     }
 
     /// How many GPUs would have been enough; `memories` is what those have that are there.

@@ -2,7 +2,7 @@
 
 use super::balance::{Amounts, Batch, Before, LineKey, Moment};
 use super::unleased::{self, Unwritten};
-use crate::lease::Statement;
+use crate::lease::{Ending, Statement};
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::{Connection, ErrorCode as Code, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
@@ -13,7 +13,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 5;
+const VERSION: i32 = 6;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -34,7 +34,8 @@ const TABLES: &str = "
         id INTEGER PRIMARY KEY, lease_id TEXT NOT NULL UNIQUE, container_id TEXT NOT NULL, pod TEXT, team TEXT,
         uid INTEGER NOT NULL, class TEXT NOT NULL, priority TEXT NOT NULL, mechanism TEXT NOT NULL,
         created_unix_ms INTEGER NOT NULL, ended_unix_ms INTEGER, is_end_seen INTEGER NOT NULL,
-        cap_bytes INTEGER, peak_bytes INTEGER, project TEXT, cost_center TEXT
+        cap_bytes INTEGER, peak_bytes INTEGER, project TEXT, cost_center TEXT, fraction_permille INTEGER, waited_ms INTEGER,
+        ending TEXT
     ) STRICT;
     CREATE TABLE charged (
         lease INTEGER NOT NULL REFERENCES lease ON DELETE CASCADE, gpu INTEGER NOT NULL REFERENCES gpu, ns INTEGER NOT NULL,
@@ -73,6 +74,13 @@ const SINCE_2: &str = "
 const SINCE_3: &str = "
     ALTER TABLE line ADD COLUMN energy_millijoules INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE pool ADD COLUMN energy_millijoules INTEGER NOT NULL DEFAULT 0;
+";
+
+/// From version 5, which knew when leases had ended and not how.
+const SINCE_5: &str = "
+    ALTER TABLE lease ADD COLUMN fraction_permille INTEGER;
+    ALTER TABLE lease ADD COLUMN waited_ms INTEGER;
+    ALTER TABLE lease ADD COLUMN ending TEXT;
 ";
 
 /// What to do where SQLite says no.
@@ -250,7 +258,7 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
         older => {
-            let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3), (4, unleased::TABLES)];
+            let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3), (4, unleased::TABLES), (5, SINCE_5)];
             let missing = steps.into_iter().filter(|(from, _)| *from >= older);
             missing.map(|(_, step)| step).try_for_each(|step| transaction.execute_batch(step))?;
         }
@@ -341,10 +349,10 @@ fn write_all(
     for lost in &batch.lost {
         // Until when it ran nobody knows; that it did when the ledger was written last is known.
         let mut end = transaction.prepare_cached(
-            "UPDATE lease SET is_end_seen = 0, ended_unix_ms = (SELECT unix_ms FROM entered)
+            "UPDATE lease SET is_end_seen = 0, ending = ?2, ended_unix_ms = (SELECT unix_ms FROM entered)
              WHERE lease_id = ?1 AND ended_unix_ms IS NULL",
         )?;
-        end.execute([&lost.0])?;
+        end.execute(params![lost.0, Ending::Unseen.word()])?;
     }
     Ok(())
 }
@@ -393,9 +401,10 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
     let mut insert = transaction.prepare_cached(
         "INSERT INTO lease
          (lease_id, container_id, pod, team, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen,
-          cap_bytes, peak_bytes, project, cost_center)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
+          cap_bytes, peak_bytes, project, cost_center, fraction_permille, waited_ms, ending)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
          ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11,
+         fraction_permille = ?16, ending = ?18,
          cap_bytes = CASE WHEN ?12 > 0 THEN ?12 ELSE cap_bytes END, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
     )?;
     let values = params![
@@ -409,11 +418,14 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
         facts.mechanism.to_string(),
         signed(facts.created_unix_ms),
         statement.end.map(|end| signed(end.unix_ms)),
-        statement.end.is_none_or(|end| end.is_seen),
+        statement.end.is_none_or(|end| end.is_seen()),
         signed(facts.cap_bytes),
         signed(statement.peak_bytes),
         facts.project,
         facts.cost_center,
+        facts.fraction_permille,
+        facts.waited_ms.map(signed),
+        statement.end.map(|end| end.how.word()),
     ];
     insert.query_row(values, |row| row.get(0))
 }

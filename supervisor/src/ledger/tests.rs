@@ -2,6 +2,7 @@ mod baseline;
 mod bill;
 mod energy;
 mod parts;
+mod past;
 mod savings;
 mod sizes;
 mod spent;
@@ -11,7 +12,7 @@ use super::question::Question;
 use super::reader::Reader;
 use super::store::{GpuFacts, LedgerError, Store};
 use super::unleased::Unwritten;
-use crate::lease::{End, GpuStanding, Record, StandingRecord, Statement, sample};
+use crate::lease::{End, Ending, GpuStanding, Record, StandingRecord, Statement, sample};
 use gpool_configuration::{Ledger as Configured, Rates};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Usage, UsageBy, UsageRow};
 use std::os::unix::fs::PermissionsExt;
@@ -68,7 +69,7 @@ fn taken_over(since: u64, now: u64, statement: Statement) -> Statement {
 
 /// The same, over since then.
 fn ended(second: u64, statement: Statement) -> Statement {
-    Statement { end: Some(End { unix_ms: at(second).unix_ms, is_seen: true }), ..statement }
+    Statement { end: Some(End { unix_ms: at(second).unix_ms, how: Ending::Ended }), ..statement }
 }
 
 struct Life {
@@ -111,6 +112,11 @@ fn usage(path: &Path, question: &str) -> Usage {
 /// Makes the tables those of an older version, without what came after it.
 fn make_older(path: &Path, version: i32) {
     let later = [
+        (
+            6,
+            "ALTER TABLE lease DROP COLUMN fraction_permille; ALTER TABLE lease DROP COLUMN waited_ms;
+             ALTER TABLE lease DROP COLUMN ending;",
+        ),
         (5, "DROP TABLE unleased_line; DROP TABLE unleased; DROP TABLE watched;"),
         (4, "ALTER TABLE line DROP COLUMN energy_millijoules; ALTER TABLE pool DROP COLUMN energy_millijoules;"),
         (

@@ -140,6 +140,13 @@ impl Queue {
         self.waiters.iter_mut().find(|waiter| waiter.is_for(asked, uid))
     }
 
+    /// For how long this request has waited in this attempt, milliseconds; 0 of one that is not in the queue.
+    pub fn waited_ms(&self, asked: &LeaseRequest, uid: u32) -> u64 {
+        let waiter = self.waiters.iter().find(|waiter| waiter.is_for(asked, uid));
+        let waited = waiter.map(|waiter| waiter.waited_in_this_attempt(clock::now_ns()));
+        waited.map_or(0, |waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX))
+    }
+
     /// Takes one out, in this way.
     fn leave(&mut self, asked: &LeaseRequest, uid: u32, how: Left) -> Option<Waiter> {
         let index = self.waiters.iter().position(|waiter| waiter.is_for(asked, uid))?;

@@ -7,7 +7,7 @@ use crate::host::{Container, Host, LEDGER, succeeded, text};
 use crate::meter::usage_of;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
-use gpool_protocol::{Charge, Charges, Savings, Sizes, SizesRow, Usage, UsageRow};
+use gpool_protocol::{Charge, Charges, PastLease, Savings, Sizes, SizesRow, Usage, UsageRow};
 use serde_json::Value;
 use std::fs;
 use std::process::Command;
@@ -48,6 +48,14 @@ fn usage(host: &Host, arguments: &[&str]) -> Result<Usage> {
     let usage: Usage = serde_json::from_value(document["usage"].clone()).context(&said)?;
     ties_out(&usage)?;
     Ok(usage)
+}
+
+/// What `gpool history` says with these arguments.
+pub(super) fn history(host: &Host, arguments: &[&str]) -> Result<Vec<PastLease>> {
+    let command: Vec<&str> = ["history", "--format", "json"].iter().chain(arguments).copied().collect();
+    let said = succeeded("gpool history", host.gpool(&command)?)?;
+    let document: Value = serde_json::from_str(&said).context("the JSON of gpool history")?;
+    serde_json::from_value(document["history"]["leases"].clone()).context(&said)
 }
 
 /// To the nanosecond: rows are the sum, and with what nobody had all that there was.
@@ -272,7 +280,29 @@ fn a_killed_supervisor_takes_nothing_along(host: &mut Host, red: &Container) -> 
     let all_ns = its.map_or(0, |event| event.charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>());
     let after = usage(host, &["--by", "container"])?;
     let entered_ns = row(&after, &red.id)?.used_gpu_ns;
-    ensure(all_ns > 0 && entered_ns == all_ns, || format!("{entered_ns} ns are written down of {all_ns}"))
+    ensure(all_ns > 0 && entered_ns == all_ns, || format!("{entered_ns} ns are written down of {all_ns}"))?;
+    what_ran_is_told(host, (red, all_ns), &blue)
+}
+
+/// Of all four containers, in the order in which they came; one of them ended while nobody was there.
+fn what_ran_is_told(host: &Host, (red, red_ns): (&Container, u64), blue: &Container) -> Result<()> {
+    let all = history(host, &[])?;
+    let endings: Vec<&str> = all.iter().map(|lease| lease.ending.as_deref().unwrap_or("runs")).collect();
+    ensure(endings == ["ended", "ended", "ended", "unseen"], || format!("{all:#?}"))?;
+    let first = &all[0];
+    let is_right = first.container_id.0 == red.id
+        && first.used_gpu_ns == red_ns
+        && first.waited_ms == Some(0)
+        && first.fraction_permille == Some(300)
+        && first.memory_cap_bytes == Some(1 << 30)
+        && first.memory_peak_bytes.is_some_and(|bytes| bytes > 0 && bytes <= 1 << 30)
+        && first.gpus.len() == 1;
+    ensure(is_right && all[3].container_id.0 == blue.id, || format!("{red_ns}: {all:#?}"))?;
+    let of_one = history(host, &[&blue.id[..12]])?;
+    ensure(of_one.len() == 1 && of_one[0].team.as_deref() == Some("blue"), || format!("{of_one:#?}"))?;
+    let table = succeeded("gpool history", host.gpool(&["history", "--team", "red"])?)?;
+    let of_red = table.lines().filter(|line| line.contains("  red  ")).count();
+    ensure(of_red == 2 && table.contains(" 30 % ") && !table.contains("unseen"), || table.clone())
 }
 
 /// Hours of half a GPU, of four weeks until this hour.

@@ -1,6 +1,7 @@
 //! Containers of a lower priority make room for a command of a higher one that waits, and for no other: the lowest first, and no
 //! more of them than are needed. They are told, and keep their GPU through the grace, and if nobody needs the room any more.
 
+use super::ledger::history;
 use super::{finish, reload_with, wait_for};
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
@@ -117,7 +118,13 @@ fn leaves_by_itself(host: &Host, burst: &Container) -> Result<()> {
     succeeded("gpool run of who waited", waits.wait_with_output().context("gpool run")?)?;
     let revoked = of(host, EventKind::LeaseRevoked, burst)?;
     let held = host.leases()?.into_iter().filter(|lease| lease.container_id.0 == burst.id).count();
-    ensure(about(host, burst)?.len() == 1 && revoked.is_empty() && held == 0, || format!("{revoked:?}, {held} held"))
+    ensure(about(host, burst)?.len() == 1 && revoked.is_empty() && held == 0, || format!("{revoked:?}, {held} held"))?;
+    let past = history(host, &[&burst.id])?;
+    let ending = past.first().and_then(|lease| lease.ending.as_deref());
+    ensure(past.len() == 1 && ending == Some("preempted"), || format!("{past:#?}"))?;
+    // It waited through somebody's grace.
+    let all = history(host, &[])?;
+    ensure(all.iter().any(|lease| lease.waited_ms.is_some_and(|ms| ms >= GRACE * 1000)), || format!("{all:#?}"))
 }
 
 /// On two GPUs, one goes within the grace and would have its place back, and the other one does not: what the first has left is

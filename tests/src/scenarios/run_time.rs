@@ -1,6 +1,7 @@
 //! Run times: who says how long it runs is told before that is over and loses its GPU then, also after a restart of itself or of the
 //! supervisor; who waits first can begin by then, and what is kept for it is lent to those who have ended, and to nobody else.
 
+use super::ledger::history;
 use super::{finish, is_refused, reload_with, said, wait_for};
 use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
@@ -125,7 +126,9 @@ fn it_ends(host: &Host, holder: &Container, head: Child) -> Result<()> {
     let is_paused = cgroups::is_anything_frozen(cgroup.trim_start_matches('/'));
     ensure(is_paused, || "it is not paused any more".to_owned())?;
     succeeded("docker unpause", host.docker(&["unpause", "holder"])?)?;
-    holder.kill_init()
+    holder.kill_init()?;
+    let is_over = || Ok(history(host, &[&holder.id])?.iter().all(|lease| lease.ending.as_deref() == Some("run-time")));
+    wait_for("its end to be told in gpool history", is_over)
 }
 
 /// When the first that waits can begin, as it was told.

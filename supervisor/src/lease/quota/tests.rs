@@ -1,7 +1,8 @@
 //! Quotas: what counts, for whom, and in which words somebody is refused.
 
 use super::super::book::Held;
-use super::super::record::{RevocationRecord, sample};
+use super::super::record::sample;
+use super::super::taken::{RevocationRecord, Taking};
 use super::*;
 use gpool_protocol::{GpuUuid, LeaseId, Priority};
 use std::path::Path;
@@ -50,7 +51,12 @@ fn a_lease_counts_what_nobody_else_can_be_promised() {
     let whole = |its: &mut Record| (its.mechanism, its.priority) = (Mechanism::Exclusive, Priority::Burst);
     assert_eq!(of(&whole), (1000, 4, 1), "a whole GPU is nobody else's, whatever the priority");
     let taken = |its: &mut Record| {
-        its.revocation = Some(RevocationRecord { devices: [(195, 0)].into(), is_denied: true, is_settled: false });
+        its.revocation = Some(RevocationRecord {
+            devices: [(195, 0)].into(),
+            is_denied: true,
+            is_settled: false,
+            by: Taking::Asked,
+        });
     };
     assert_eq!(of(&taken), (300, 4, 1), "something of it may be left there");
     let settled = |its: &mut Record| (taken(its), its.give_share_up()).1;
