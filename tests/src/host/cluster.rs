@@ -173,12 +173,18 @@ impl Cluster {
 
     /// Looks until something holds; what cannot be asked for yet does not.
     pub fn wait_for(&self, what: &str, holds: impl Fn(&Self) -> Result<bool>) -> Result<()> {
+        self.wait_until(what, |cluster| holds(cluster).map(|holds| holds.then_some(())))
+    }
+
+    /// Waits until `find` has found something.
+    fn wait_until<T>(&self, what: &str, find: impl Fn(&Self) -> Result<Option<T>>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match holds(self) {
-                Ok(true) => return Ok(()),
+            match find(self) {
+                Ok(Some(found)) => return Ok(found),
                 other if Instant::now() > deadline => {
-                    return Err(Failure::new(format!("waited in vain for {what}: {other:?}")));
+                    let cause = other.err();
+                    return Err(Failure::new(format!("waited in vain for {what}: {cause:?}")));
                 }
                 _ => std::thread::sleep(Duration::from_millis(100)),
             }
@@ -222,8 +228,14 @@ impl Cluster {
 
     /// Waits until it runs.
     pub fn wait_for_container(&self, pod: &str, name: &str) -> Result<Container> {
-        self.wait_for(&format!("{name} of pod {pod}"), |cluster| cluster.container(pod, name).map(|_| true))?;
-        self.container(pod, name)
+        self.wait_until(&format!("{name} of pod {pod}"), |cluster| cluster.container(pod, name).map(Some))
+    }
+
+    /// Waits until another one than `old` runs in its place.
+    pub fn wait_for_another(&self, old: &Container, pod: &str, name: &str) -> Result<Container> {
+        self.wait_until(&format!("another {name} of pod {pod}"), |cluster| {
+            Ok(Some(cluster.container(pod, name)?).filter(|container| container.id != old.id))
+        })
     }
 
     /// Makes what `manifest`, YAML or JSON, describes.

@@ -123,12 +123,8 @@ pub fn one_that_crashes_on_a_full_gpu(host: &Host, cluster: &Cluster) -> Result<
     is_shown(cluster, "other", "GPOOL-E201")?;
     web.kill_init()?;
     wait_for_end(host, &web)?;
-    let mut again = cluster.wait_for_container("full", "web")?;
-    if again.id == web.id {
-        // The kubelet has not seen its end yet.
-        cluster.wait_for("another container", |cluster| Ok(cluster.container("full", "web")?.id != web.id))?;
-        again = cluster.container("full", "web")?;
-    }
+    // The kubelet may not have seen its end yet.
+    let again = cluster.wait_for_another(&web, "full", "web")?;
     let granted = wait_for_lease(host, &again)?.fraction_permille;
     ensure(granted == 600, || format!("the container that came back was granted {granted} permille"))?;
     removed(cluster, host, &["full", "other"])
