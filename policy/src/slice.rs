@@ -28,6 +28,7 @@ mod parameters;
 mod pauses;
 mod queue;
 mod ready;
+mod returns;
 mod scheduler;
 mod server_set;
 mod share;

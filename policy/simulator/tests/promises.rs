@@ -252,6 +252,39 @@ fn who_rests_loses_nothing_by_when_the_other_one_rests(seed: u64) {
     first_has("below a higher priority", &below, 1_000_000 * 20 / (67 + 5), seed);
 }
 
+/// A job that pauses for its data every few milliseconds, beside one that always has work: it has its share of the GPU while it has
+/// work, less a tenth, and a quarter more than by the driver's own slices.
+fn who_pauses_often_has_its_share(seed: u64) {
+    for (work_ms, rest_ms) in [(5, 1), (5, 2), (5, 3), (10, 5)] {
+        let both = sharing(&[
+            tenant(
+                "batch",
+                "0.8",
+                "train",
+                "guaranteed",
+                &format!("steps = {{ work_us = {work_ms}000, rest_us = {rest_ms}000 }}"),
+            ),
+            tenant("greedy", "0.2", "batch", "guaranteed", ""),
+        ]);
+        // A step takes five fourths of its work.
+        let entitled_ppm = 1_000_000 * work_ms * 4 / (work_ms * 5 + rest_ms * 4);
+        first_has(&format!("pauses of {rest_ms} ms after {work_ms}"), &both, entitled_ppm, seed);
+        let had_ns = |design: Design| {
+            let mut world = world_of(&both, seed, design.gatekeeper(&both.tenants));
+            world.run_until(both.duration_ns);
+            world.record.executions[0].received_ns()
+        };
+        let [ours_ns, drivers_ns] = [Design::Gpool, Design::DriverSlicing].map(had_ns);
+        println!("pauses of {rest_ms} ms after {work_ms}, seed {seed}: {ours_ns} ns, by the driver {drivers_ns}");
+        assert!(ours_ns * 4 >= drivers_ns * 5, "{work_ms}, {rest_ms}, seed {seed}: {ours_ns} and {drivers_ns}");
+    }
+}
+
+#[test]
+fn who_pauses_often_has_its_share_beside_one_that_never_does() {
+    FEW_SEEDS.for_each(who_pauses_often_has_its_share);
+}
+
 /// What a batch tenant leaves because of its limit is nobody's loss: who takes it is served as soon as ever.
 fn what_a_limit_leaves_is_free(seed: u64) {
     let both = sharing(&[

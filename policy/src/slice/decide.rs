@@ -382,8 +382,11 @@ impl SliceScheduler {
             // only then.
             return self.burst_ns(tenant).max(self.parameters.depth_ns);
         }
-        let alone = place.share.class == Class::Latency || !self.queue.latency_is_about(self.now_ns);
-        if alone { self.parameters.depth_ns } else { self.parameters.latency_depth_ns }
+        let is_awaited = self.queue.latency_is_about(self.now_ns) || self.queue.others_return(tenant, place);
+        match place.share.class.is_batch() && is_awaited {
+            true => self.parameters.latency_depth_ns,
+            false => self.parameters.depth_ns,
+        }
     }
 
     /// How much of its work a tenant should measure at a time.
@@ -435,7 +438,7 @@ impl SliceScheduler {
 
     /// Whether a tenant has whole slices while nobody else is active.
     fn is_unbound(&self, tenant: TenantId, place: &Place) -> bool {
-        place.share.class == Class::Batch
+        place.share.class.is_batch()
             && place.share.limit_permille.is_none()
             && self.queue.request_ns(place) >= self.queue.full_slice_ns(place)
             && !self.gangs.contains(&tenant)

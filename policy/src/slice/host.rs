@@ -110,10 +110,31 @@ impl HostScheduler {
 
     /// The same where it stood before that GPU from `queued_ns` on, which is not after the burst's start.
     pub fn arrival(&mut self, now_ns: u64, server: usize, burst: Burst, queued_ns: u64, commands: &mut Vec<Command>) {
+        self.arrivals(now_ns, [(server, burst, queued_ns)], commands);
+    }
+
+    /// Several of those, in the order of their ends: what follows is decided when all are known. On a host of many gangs, each of
+    /// which is looked at for a decision, that is also less work.
+    pub fn arrivals(
+        &mut self,
+        now_ns: u64,
+        bursts: impl IntoIterator<Item = (usize, Burst, u64)>,
+        commands: &mut Vec<Command>,
+    ) {
         self.now_ns = self.now_ns.max(now_ns);
-        if !self.servers_of(burst.tenant).contains(server) {
-            return;
+        let mut touched = ServerSet::default();
+        for (server, burst, queued_ns) in bursts {
+            if self.servers_of(burst.tenant).contains(server) {
+                self.take_arrival(server, burst, queued_ns, commands);
+                touched.insert(server);
+            }
         }
+        if !touched.is_empty() {
+            self.settle(touched, commands);
+        }
+    }
+
+    fn take_arrival(&mut self, server: usize, burst: Burst, queued_ns: u64, commands: &mut Vec<Command>) {
         let Burst { tenant, context, start_ns, end_ns } = burst;
         // A gang hangs when nothing of it ends on any of its GPUs: it may have nothing to do on some of them.
         for other in self.servers_of(tenant).iter().filter(|&other| other != server) {
@@ -125,7 +146,6 @@ impl HostScheduler {
             Input::Burst { tenant, context, start_ns, end_ns }
         };
         self.take(server, input, commands);
-        self.settle(ServerSet::one(server), commands);
     }
 
     /// A tenant has used GPU time of one GPU, before `until_ns`, that it did not report: see [`Input::Owe`].

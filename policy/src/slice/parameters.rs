@@ -39,8 +39,10 @@ pub struct Parameters {
     /// that wakes up late, at the 99th percentile of a loaded host, leaves the device without. It is charged like all work, so
     /// it costs nobody his share.
     pub depth_ns: u64,
-    /// The same while one is: less stands in its way.
+    /// The same while one is, or while others come back often from short pauses: less stands in their way.
     pub latency_depth_ns: u64,
+    /// Within which time so many returns are often.
+    pub returns_ns: u64,
     /// GPU time that one burst should hold.
     pub burst_ns: u64,
     /// The same while nobody else has joined, at most; as much may be unfinished then. Whoever joins may find that before it,
@@ -91,6 +93,7 @@ impl Parameters {
         handoff_max_ns: 2_000_000,
         depth_ns: 6_000_000,
         latency_depth_ns: 1_000_000,
+        returns_ns: 1_000_000_000,
         burst_ns: 1_000_000,
         sole_burst_ns: 50_000_000,
         quiet_burst_ns: 5_000_000,
@@ -125,6 +128,7 @@ impl Parameters {
             handoff_max_ns: times(self.handoff_max_ns),
             depth_ns: times(self.depth_ns),
             latency_depth_ns: times(self.latency_depth_ns),
+            returns_ns: times(self.returns_ns),
             burst_ns: times(self.burst_ns),
             sole_burst_ns: times(self.sole_burst_ns),
             quiet_burst_ns: times(self.quiet_burst_ns),

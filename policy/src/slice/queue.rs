@@ -9,6 +9,7 @@ use super::lead::Lead;
 use super::overdraft::Overdraft;
 use super::pauses::Excused;
 use super::ready::{Candidate, Ready};
+use super::returns::Returns;
 use super::silence::Silence;
 use super::unmeasured::Unmeasured;
 use super::virtual_clock::VirtualClock;
@@ -16,6 +17,7 @@ use super::{Class, Parameters, Priority, Share, TenantId};
 
 mod booking;
 mod ceilings;
+mod neighbours;
 mod slack;
 mod work;
 
@@ -49,6 +51,7 @@ pub(super) struct Place {
     /// What it stood before the device for counts up to here.
     pub(super) queued_to_ns: u64,
     pub(super) silence: Silence,
+    returns: Returns,
     /// Idle and still active, until then.
     lingers_until_ns: Option<u64>,
     /// Blocked by its ceiling, until then.
@@ -80,6 +83,8 @@ pub(super) struct Queue {
     /// Those that want and are above their ceilings, by when they are not.
     blocked: BTreeSet<(u64, TenantId)>,
     pub(super) latency_tenants: BTreeSet<TenantId>,
+    /// Those that come back from being idle often, and until when they count as that.
+    returning: BTreeMap<TenantId, u64>,
     active_count: usize,
     /// Weights of all that have joined, by priority.
     weights: [u64; Priority::COUNT],
@@ -100,6 +105,7 @@ impl Queue {
             lingering: BTreeSet::new(),
             blocked: BTreeSet::new(),
             latency_tenants: BTreeSet::new(),
+            returning: BTreeMap::new(),
             active_count: 0,
             weights: [0; Priority::COUNT],
             now_ns: 0,
@@ -150,6 +156,7 @@ impl Queue {
             excused: Excused::default(),
             queued_to_ns: now_ns,
             silence: Silence::default(),
+            returns: Returns::default(),
             lingers_until_ns: None,
             blocked_until_ns: None,
             seen_ns: now_ns,
@@ -166,6 +173,7 @@ impl Queue {
         self.serve(tenant);
         self.retire(tenant, now_ns);
         self.latency_tenants.remove(&tenant);
+        self.returning.remove(&tenant);
         if let Some(place) = self.places.remove(&tenant) {
             self.weights[place.share.priority as usize] -= u64::from(place.share.weight_permille);
         }
@@ -248,6 +256,9 @@ impl Queue {
         }
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         place.seen_ns = now_ns;
+        if let Some(until_ns) = place.returns.want(now_ns, self.parameters.returns_ns) {
+            self.returning.insert(tenant, until_ns);
+        }
         if let Some(until_ns) = place.lingers_until_ns.take() {
             self.lingering.remove(&(until_ns, tenant));
         }
@@ -278,6 +289,7 @@ impl Queue {
         let until_ns = now_ns.saturating_add(self.parameters.linger_ns);
         let Some(place) = self.places.get_mut(&tenant) else { return };
         place.silence.end();
+        place.returns.idle();
         if place.account.is_active() {
             place.seen_ns = now_ns;
             place.habits.end_request(&self.parameters, place.account.used_ns());
@@ -299,6 +311,7 @@ impl Queue {
             place.excused = Excused::default();
             place.overdraft = Overdraft::default();
             place.lead.forget();
+            place.ceiling = Ceiling::default();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
             self.place(tenant);
@@ -348,6 +361,7 @@ impl Queue {
     /// Those that became ready are added to `news`.
     pub(super) fn pass(&mut self, now_ns: u64, news: &mut Vec<TenantId>) {
         self.now_ns = now_ns;
+        self.returning.retain(|_, until_ns| *until_ns > now_ns);
         while let Some(&(until_ns, tenant)) = self.lingering.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
             self.retire(tenant, until_ns);
         }

@@ -336,12 +336,13 @@ impl SliceScheduler {
     }
 
     /// Whether a tenant is taken at its word when it says that it leaves, and somebody may gain by that. Not a gang, whose
-    /// turns end on all its GPUs together; nor a latency tenant, whose answer would come later where its end is expected too
-    /// early.
+    /// turns end on all its GPUs together; nor a latency tenant beside others than its like, whose answer would come later where
+    /// its end is expected too early.
     #[must_use]
     pub fn heeds_leaving(&self, tenant: TenantId) -> bool {
-        let is_batch = self.queue.get(tenant).is_some_and(|place| place.share.class == Class::Batch);
-        is_batch && self.queue.count() > 1 && !self.is_quiet(tenant) && !self.gangs.contains(&tenant)
+        let Some(place) = self.queue.get(tenant) else { return false };
+        let may_gain = place.share.class.is_batch() || self.queue.latency_alone_is_at_work();
+        may_gain && self.queue.count() > 1 && !self.is_quiet(tenant) && !self.gangs.contains(&tenant)
     }
 
     fn leave(&mut self, tenant: TenantId, estimated_end_ns: u64) {
@@ -382,7 +383,9 @@ impl SliceScheduler {
                     place.account.correct(clock, delta.ns);
                     0
                 };
-                let Some(limit_permille) = place.share.limit_permille else { return };
+                // What began while nobody decided counts against no ceiling.
+                let is_counted = began_ns >= place.account.forgiven_ns();
+                let Some(limit_permille) = place.share.limit_permille.filter(|_| is_counted) else { return };
                 match u64::try_from(delta.ns) {
                     // What was booked as a debt counts against its ceiling by that.
                     Ok(ns) => place.ceiling.charge(limit_permille, began_ns, ns.saturating_sub(booked_ns)),

@@ -34,7 +34,13 @@ impl ServerSet {
 
     /// Their indices, ascending.
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        (0..Self::LIMIT).filter(move |&index| self.contains(index))
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let index = left.trailing_zeros() as usize;
+            // Takes the lowest one out.
+            left &= left.checked_sub(1)?;
+            Some(index)
+        })
     }
 
     /// Those of both.

@@ -15,6 +15,13 @@ pub enum Class {
     Train,
 }
 
+impl Class {
+    /// Whether it is scheduled as batch: all are but latency.
+    pub(super) fn is_batch(self) -> bool {
+        self != Class::Latency
+    }
+}
+
 /// Which tenants are served before which others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {

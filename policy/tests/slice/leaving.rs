@@ -1,9 +1,10 @@
 //! Who says that it wants no more once its work has ended.
 
 use crate::table::{A, B, MS, Table};
+use gpool_policy::TenantId;
 use gpool_policy::slice::{Class, Command, Input, Parameters, Share};
 
-fn who_opens(commands: &[Command]) -> Option<gpool_policy::TenantId> {
+fn who_opens(commands: &[Command]) -> Option<TenantId> {
     commands.iter().find_map(|command| match command {
         Command::Open { tenant, .. } => Some(*tenant),
         _ => None,
@@ -105,4 +106,24 @@ fn an_end_that_never_comes_is_not_waited_for() {
     table.tell(Input::Wants { tenant: B });
     table.now = until_ns + Parameters::DEFAULT.drain_limit_ns;
     assert_eq!(who_opens(&table.tell(Input::Pass)), Some(B));
+}
+
+/// Beside its like alone: a batch tenant at work would gain what it loses where its end is expected too early.
+#[test]
+fn a_latency_tenant_is_heeded_among_its_like() {
+    let latency = Share { class: Class::Latency, ..Share::of(300) };
+    let mut table = Table::of(&[(A, latency), (B, latency), (TenantId(3), Share::of(300))]);
+    table.tell(Input::Wants { tenant: A });
+    assert!(table.scheduler.heeds_leaving(A));
+    table.tell(Input::Wants { tenant: TenantId(3) });
+    assert!(!table.scheduler.heeds_leaving(A));
+}
+
+#[test]
+fn who_trains_or_works_in_a_notebook_is_heeded_as_batch() {
+    for class in [Class::Train, Class::Notebook] {
+        let (mut table, end_ns) = leaving(Share { class, ..Share::of(300) });
+        table.tell(Input::Wants { tenant: B });
+        assert!(table.scheduler.next_timer().is_some_and(|at_ns| at_ns < end_ns), "{class:?}");
+    }
 }

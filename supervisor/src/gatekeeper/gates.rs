@@ -278,9 +278,7 @@ impl Gates {
     fn hear(&mut self) {
         // By their ends: what others did while one stood before the device has ended before that one's work has.
         self.heard.bursts.sort_by_key(|(_, burst, _)| burst.end_ns);
-        for (gpu, burst, queued_ns) in self.heard.bursts.drain(..) {
-            self.scheduler.arrival(clock::now_ns(), gpu, burst, queued_ns, &mut self.commands);
-        }
+        self.scheduler.arrivals(clock::now_ns(), self.heard.bursts.drain(..), &mut self.commands);
         for input in self.heard.inputs.drain(..) {
             let now_ns = clock::now_ns();
             if let Input::FirstLaunch { after_open_ns, .. } = input {
