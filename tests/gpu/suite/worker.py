@@ -123,6 +123,21 @@ class Worker:
             times.append((now_ns() - begun) / 1e6)
         return {"milliseconds": times}
 
+    def paused(self, work, steps, pause_ms, begin_ns, end_ns, skip_ns=500_000_000):
+        """So many steps and a wait for them, then a pause, between two moments: how many such rounds a second, from the first to the
+        last end after `skip_ns`."""
+        made, ends = self.works.get(work), []
+        sleep_until(begin_ns)
+        while now_ns() < end_ns:
+            for _ in range(steps):
+                made.launch()
+            made.reached(made.mark())
+            ends.append(now_ns())
+            time.sleep(pause_ms / 1e3)
+        steady = [end for end in ends if begin_ns + skip_ns <= end < end_ns]
+        steady_ns = steady[-1] - steady[0] if steady else 0
+        return {"rate": (len(steady) - 1) * 1e9 / steady_ns if steady_ns else 0.0}
+
     def memory(self, by_torch=False):
         """As the program is shown it: by PyTorch, if it is to have the only context."""
         if by_torch:

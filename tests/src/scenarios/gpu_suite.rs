@@ -147,6 +147,7 @@ pub fn run_all(inside: &Inside) -> Result<()> {
             ("limit.heavy_sync_030", 0.2, 0.4),
             ("lend.idle", 0.8, 1.1),
             ("share.10_90.ratio", 7.0, 11.0),
+            ("share.pausing", 0.7, 1.6),
             ("limit.least_delivered", 0.8, 1.0),
             ("latency.long.p50_alone", 20.0, 100.0),
             ("latency.told.p50", 0.4, 1.3),
@@ -154,6 +155,9 @@ pub fn run_all(inside: &Inside) -> Result<()> {
             let value = figures[name]["value"].as_f64().unwrap_or(f64::NAN);
             ensure((least..=most).contains(&value), || format!("{name} is {value}, not {least} to {most}"))?;
         }
+        ensure(figures["share.native.pausing"]["value"].as_f64().is_some(), || {
+            "no control of share.pausing".to_owned()
+        })?;
         for name in ["share.hami.error", "cost.spin_300us.hami_limited"] {
             same(figures, name, &Value::Null)?;
         }

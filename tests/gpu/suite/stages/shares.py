@@ -9,11 +9,13 @@ from ..sections import Sections
 from ..tenant import (TenantError, Tenants, at_its_clock, beside_whole, hear_all, now_ns, prepare, rate, run_together,
                       sleep_until, solo_rates, start_plain)
 
-SECONDS = 158
+SECONDS = 160
 # Tenths of a second at the beginning of a run that do not count.
 SKIP = 5
 # Steps that are longer do not fit a window of 1 s: a share of it is a few of them.
 LONGEST_IN_A_WINDOW_S = 0.03
+# A job that waits for its data: what it computes at a time, and for how long it pauses then.
+PAUSED_WORK_S, PAUSE_S = 0.005, 0.002
 # What the gate lets through at a time, at most: longer steps end one by one, shorter ones in bursts.
 BURST_S = 0.002
 # Tenths of a second in a window. Windows of one turn have none in common: else they would be counted as more than they are.
@@ -43,7 +45,7 @@ def run(suite):
             shared(suite, sections, plain, work, infer)
         plain = tenants.living(plain)
         with sections.one("native"):
-            native(suite, plain, work)
+            native(suite, plain, work, infer)
         if suite.hami:
             try:
                 beside_hami(suite, plain, work)
@@ -74,6 +76,9 @@ def shared(suite, sections, plain, work, infer):
             with sections.one(name):
                 a, b = prepared_pair(tenants, (a, b), step, shares)
                 pair(suite, plain, (a, b), name, step, shares)
+        with sections.one("pausing"):
+            a, b = prepared_pair(tenants, (a, b), infer, (0.792, 0.198))
+            pausing(suite, "share.pausing", plain, (a, b), infer, 0.8, ">= 0.9")
         a.end()
         limits(suite, sections, tenants, plain, b)
 
@@ -109,6 +114,28 @@ def pair(suite, plain, tenants, name, step, shares):
     if name == "10_90":
         ratio = received[1] / (received[0] or float("nan"))
         suite.record.figure("share.10_90.ratio", ratio, "ratio", 9.0, "8.55 to 9.45")
+
+
+def pausing(suite, name, plain, pair, step, share, aim=None):
+    """A job that pauses after every few milliseconds, beside one that never does: what it has, over its share of the GPU while it has
+    work. `plain` says how long its work takes alone."""
+    alone = solo_rates([(plain, step)], 1)[0]
+    steps = max(1, round(PAUSED_WORK_S * alone))
+    work_s = steps / alone
+    # Of the time of a round its share of the GPU, and the pause.
+    entitled = work_s / (work_s / share + PAUSE_S)
+    had = paused_part(pair, step, steps, work_s, suite.seconds(3))
+    suite.record.figure(name, had / entitled, "ratio", aim=aim, detail={"steps": steps, "had": had, "entitled": entitled})
+
+
+def paused_part(pair, step, steps, work_s, seconds):
+    """The part of the GPU's time that the first of two has, which pauses, while the second never does."""
+    begin = now_ns() + 50_000_000
+    end = begin + int(seconds * 1e9)
+    pair[0].tell("paused", work=step, steps=steps, pause_ms=PAUSE_S * 1e3, begin_ns=begin, end_ns=end)
+    pair[1].tell("run", work=step, begin_ns=begin, end_ns=end)
+    answers = hear_all(pair, seconds + 30)
+    return answers[0]["rate"] * work_s
 
 
 def update(tenant, fraction, limit=None):
@@ -309,13 +336,15 @@ def windows(length):
     return range(SKIP, length - WINDOW + 1, WINDOW)
 
 
-def native(suite, plain, work):
+def native(suite, plain, work, infer):
     """The control: the same three without gpool, as the driver shares between processes by itself."""
     with Tenants() as tenants:
         all_ = [plain, tenants.start("second"), tenants.start("third")]
         prepare([(tenant, work) for tenant in all_])
         measure = lambda: run_together([(tenant, work) for tenant in all_], suite.seconds(4))
         answers, whole = beside_whole(suite, plain, work, measure)
+        prepare([(all_[1], infer)])
+        pausing(suite, "share.native.pausing", plain, all_[:2], infer, 0.8)
     rates = [rate(answer, SKIP) for answer in answers]
     error = max(abs(its / sum(rates) - share) * 100 for its, share in zip(rates, (0.3, 0.6, 0.1)))
     suite.record.figure("share.native.error", error, "points", detail=whole.detail(rates=rates))
