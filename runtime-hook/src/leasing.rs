@@ -6,6 +6,7 @@ use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
 use crate::spec::{self, Described};
+use crate::sync_pipe::SyncPipe;
 use crate::visible_gpus;
 use crate::waiting;
 use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
@@ -102,8 +103,10 @@ pub fn lease_into(
         pod: described.pod_name(),
     };
     let client = Client::new(&configuration.socket.path);
-    // Whoever asks for himself ends with himself.
-    let is_wanted = || !(applicant.asked_for_parent && parent.has_ended());
+    // Whoever asks for himself ends with himself; conmon does not end with who has asked it.
+    let engine = SyncPipe::of_maker(&applicant.maker);
+    let has_gone = || engine.as_ref().is_some_and(SyncPipe::is_closed);
+    let is_wanted = || !(applicant.asked_for_parent && parent.has_ended() || has_gone());
     let mut granted = waiting::ask(&client, &asked, is_wanted, applicant.on_waiting).map_err(of_default)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     is_wanted().then_some(()).ok_or_else(waiting::unwanted).inspect_err(|_| leased.give_back())?;

@@ -40,6 +40,7 @@ mod report;
 mod run;
 mod search_path;
 mod spec;
+mod sync_pipe;
 mod system_calls;
 mod toolkit_hooks;
 mod visible_gpus;
