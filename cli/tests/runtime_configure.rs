@@ -163,13 +163,17 @@ fn what_the_engines_checker_refuses_is_not_put_in_place() {
     let place = Place::new();
     place.program("dockerd", "echo 'unable to configure the Docker daemon: no such directive' >&2; exit 1");
     place.program("crio", "echo 'invalid runtime_path' >&2; exit 1");
+    place.program("conmon", "exit 0");
     fs::write(place.path("daemon.json"), "{}").unwrap();
     refused(place.gpool("configure", "docker", "daemon.json", &[]), "no such directive");
     refused(place.gpool("configure", "crio", "50-gpool.conf", &[]), "invalid runtime_path");
-    assert_eq!(place.names(), ["crio", "daemon.json", "dockerd", "gpool-runtime"]);
+    assert_eq!(place.names(), ["conmon", "crio", "daemon.json", "dockerd", "gpool-runtime"]);
 
     place.program("dockerd", "test \"$1 $2\" = '--validate --config-file' && grep -q gpool-runtime \"$3\"");
-    place.program("crio", "test \"$1\" = --config && grep -q runtime_path \"$2\" && test \"$3\" = config");
+    place.program(
+        "crio",
+        "test \"$1\" = --config && grep -q runtime_path \"$2\" && grep -q monitor_path \"$2\" && test \"$3\" = config",
+    );
     let said = done(place.gpool("configure", "docker", "daemon.json", &[]));
     assert!(!said.contains("not checked"), "{said}");
     done(place.gpool("configure", "cri-o", "50-gpool.conf", &[]));
@@ -254,6 +258,7 @@ fn podman_gets_a_file_of_gpools_own() {
 #[test]
 fn crio_is_not_told_while_a_hook_of_podman_s_would_stop_it() {
     let place = Place::new();
+    place.program("conmon", "exit 0");
     fs::create_dir_all(place.path("hooks")).unwrap();
     fs::write(place.path("hooks/50-gpool.json"), include_str!("../../configs/oci-hooks.d/50-gpool.json")).unwrap();
     let settings = format!("[crio.runtime]\nhooks_dir = [{:?}]\n", place.path("hooks"));

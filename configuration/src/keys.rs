@@ -221,10 +221,11 @@ pub struct Runtime {
 
 impl Default for Runtime {
     fn default() -> Self {
-        // Where distributions and their own builds put them. crun is what most hosts of podman have alone.
+        // Where distributions, their own builds and CRI-O's packages put them. crun is what most hosts of podman have alone.
         let runc = ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"];
         let crun = ["/usr/bin/crun", "/usr/local/bin/crun"];
-        Self { low_level: runc.into_iter().chain(crun).map(PathBuf::from).collect() }
+        let of_crio = ["/usr/libexec/crio/runc", "/usr/bin/crio-runc", "/usr/libexec/crio/crun", "/usr/bin/crio-crun"];
+        Self { low_level: runc.into_iter().chain(crun).chain(of_crio).map(PathBuf::from).collect() }
     }
 }
 

@@ -18,9 +18,14 @@ pub enum Verdict {
 
 /// The engine's program on this host.
 pub fn program(engine: Engine) -> Option<PathBuf> {
+    places(engine.program()).into_iter().find(|program| program.is_absolute() && program.is_file())
+}
+
+/// Where a program of this name may be.
+fn places(name: &str) -> Vec<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let places = std::env::split_paths(&path).chain(DIRECTORIES.iter().map(PathBuf::from));
-    places.map(|directory| directory.join(engine.program())).find(|program| program.is_absolute() && program.is_file())
+    let directories = std::env::split_paths(&path).chain(DIRECTORIES.iter().map(PathBuf::from));
+    directories.map(|directory| directory.join(name)).collect()
 }
 
 /// What the engine does with the file as `text`.
@@ -30,7 +35,11 @@ pub fn program(engine: Engine) -> Option<PathBuf> {
 pub fn facts(engine: Engine, file: &Path, text: Option<&str>) -> Result<Facts, Defect> {
     match engine {
         Engine::Docker => Ok(Facts::default()),
-        Engine::Crio => crio::require_startable(file, Path::new("/")).map(|()| Facts::default()),
+        Engine::Crio => {
+            crio::require_startable(file, Path::new("/"))?;
+            let places = places(crio::MONITOR).into_iter().chain(crio::OWN_MONITORS.map(PathBuf::from));
+            Ok(Facts { monitor: Some(crio::monitor(file, places)?), ..Facts::default() })
+        }
         Engine::Podman => {
             let roots = [Path::new("/usr/share/containers"), Path::new("/etc/containers")];
             let hooks_dirs = Some(podman::hooks_dirs(Some(file), roots));

@@ -53,6 +53,8 @@ pub struct Facts {
     pub json_runtimes: Option<Vec<String>>,
     /// podman: where it looks for hook files by what its other files say; none stands for its default.
     pub hooks_dirs: Option<Vec<String>>,
+    /// CRI-O: the conmon that it is to start.
+    pub monitor: Option<PathBuf>,
 }
 
 /// Why a text cannot be read or changed: lower case, no full stop, with the remedy.
@@ -131,7 +133,7 @@ impl Engine {
             Engine::Docker => docker::with_entry(text, entry),
             Engine::Podman => podman::with_entry(text, entry, facts),
             Engine::Containerd => containerd::with_entry(text, entry, facts),
-            Engine::Crio => crio::with_entry(text, entry),
+            Engine::Crio => crio::with_entry(text, entry, facts),
         }
     }
 
