@@ -58,12 +58,12 @@ fn legacy_hooks(spec: &Value) -> impl Iterator<Item = &str> {
     spec["hooks"]["prestart"].as_array().into_iter().flatten().filter_map(legacy_hook)
 }
 
-/// Whether docker's `--gpus` has added one.
+/// Whether docker's `--gpus`, or a file of hooks, has added one.
 pub fn has_legacy_hook(spec: &Value) -> bool {
     legacy_hooks(spec).next().is_some()
 }
 
-/// Takes out what docker's `--gpus` has added, for a container that has a lease in place of that.
+/// Takes out what docker's `--gpus` or a file of hooks has added, for a container that has a lease in place of that.
 pub fn without_legacy_hooks(spec: &mut Value) {
     if let Some(hooks) = spec.pointer_mut("/hooks/prestart").and_then(Value::as_array_mut) {
         hooks.retain(|hook| legacy_hook(hook).is_none());

@@ -84,6 +84,9 @@ pub fn lease_into(
     let now_unix_s = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     let longest_seconds = waiting::longest_seconds(&configuration.queue, &applicant.maker);
     let request = request.waiting_for_its_deadline(now_unix_s, longest_seconds);
+    if described.has_hook_for_all() {
+        edits::without_legacy_hooks(spec);
+    }
     edits::check(spec)?;
     edits::check_dev(spec)?;
     let unenforced = confinement::is_unenforced(spec, configuration)?;

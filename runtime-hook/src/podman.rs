@@ -28,6 +28,11 @@ pub fn is_podmans(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(MANAGER).is_some_and(|manager| manager == "libpod")
 }
 
+/// Whether its engine reads files that name hooks (oci-hooks(5)), and has no `--gpus` that would add one: podman and CRI-O.
+pub fn has_hooks_of_files(annotations: &BTreeMap<String, String>) -> bool {
+    is_podmans(annotations) || annotations.get(MANAGER).is_some_and(|manager| manager == "cri-o")
+}
+
 /// Whether the container is removed when it ends: nothing starts again under its id.
 pub fn removes_itself(annotations: &BTreeMap<String, String>) -> bool {
     annotations.get(REMOVED_MARK).is_some_and(|mark| mark == "TRUE")

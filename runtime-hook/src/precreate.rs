@@ -134,8 +134,16 @@ mod tests {
         let mut typo = spec.clone();
         typo["annotations"] = json!({"gpool.io/fractoin": "0.3"});
         assert!(refused(&typo).contains("[GPOOL-E102]"));
-        let mut nameless = spec;
+        let mut nameless = spec.clone();
         nameless["linux"]["cgroupsPath"] = json!("/docker/x");
         assert!(refused(&nameless).contains("[GPOOL-E501]"));
+        // NVIDIA's oci-nvidia-hook.json, for all containers or beside docker's --gpus.
+        let mut hooked = spec;
+        hooked["hooks"]["prestart"] = json!([{"path": "/usr/bin/nvidia-container-toolkit"}]);
+        assert!(refused(&hooked).contains("legacy hook"));
+        for manager in ["libpod", "cri-o"] {
+            hooked["annotations"]["io.container.manager"] = json!(manager);
+            assert!(refused(&hooked).contains("[GPOOL-E001]"), "nobody asked for GPUs in NVIDIA's way");
+        }
     }
 }

@@ -6,7 +6,7 @@
 use crate::defaults::{self, Wanted};
 use crate::edits;
 use crate::placed::{self, given};
-use crate::podman::{copies_annotations_of_images, is_podmans, removes_itself};
+use crate::podman::{copies_annotations_of_images, has_hooks_of_files, is_podmans, removes_itself};
 use gpool_configuration::{DefaultRequest, Placer};
 use gpool_protocol::{
     ANNOTATION_PREFIX, ENV_PREFIX, ErrorBody, ErrorCode, LeaseId, PodName, PodPlace, Request, RequestSource,
@@ -87,7 +87,7 @@ pub struct Described {
     defaults: Vec<(&'static str, String)>,
     /// Whether its engine gives it nodes of GPUs, by CDI or by hand.
     has_nodes: bool,
-    /// Whether it adds NVIDIA's legacy hook.
+    /// Whether it adds NVIDIA's legacy hook, for this container or for all.
     has_hook: bool,
 }
 
@@ -164,7 +164,7 @@ impl Described {
     }
 
     fn wanted(&self) -> Option<Wanted<'_>> {
-        defaults::wanted(&self.env, self.has_nodes, self.has_hook)
+        defaults::wanted(&self.env, self.has_nodes, self.has_hook && !self.has_hook_for_all())
     }
 
     /// The same container with what the host has for those that name no share; none if there is nothing for it. One that says nothing
@@ -292,6 +292,12 @@ impl Described {
             annotations.insert(key.to_owned(), value);
         }
         Ok(Self { annotations, ..self.clone() })
+    }
+
+    /// Whether it has NVIDIA's legacy hook because a file has that added to each container, as NVIDIA's packages once did for podman and
+    /// CRI-O: it asks for nothing by that.
+    pub fn has_hook_for_all(&self) -> bool {
+        self.has_hook && has_hooks_of_files(&self.annotations)
     }
 
     /// Whether the engine says that the container is removed when it ends.
