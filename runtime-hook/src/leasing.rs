@@ -65,7 +65,7 @@ pub fn lease_into(
 ) -> Result<Option<Leased>, ErrorBody> {
     let parent = waiting::Parent::now();
     if let Some(lease) = described.injected() {
-        return spec::verify_injected(spec, &lease).map(|()| None);
+        return spec::verify_injected(spec, &lease).and_then(|()| require_region(spec, &lease)).map(|()| None);
     }
     let is_placed = described.placed_by() != Placer::Gpool;
     let allow = &configuration.policy.env.allow;
@@ -170,6 +170,21 @@ fn require_reach(edits: &[Edit], is_in_the_hosts_mounts: bool) -> Result<(), Err
     }
 }
 
+/// Refuses a bundle that an earlier start has used, when the files of its lease are gone. One that is used in both ways under podman holds
+/// the lease of this start.
+fn require_region(spec: &Value, lease: &LeaseId) -> Result<(), ErrorBody> {
+    let sources = spec["mounts"].as_array().into_iter().flatten().filter_map(|mount| mount["source"].as_str());
+    let mut of_lease = sources.filter(|path| Path::new(path).iter().any(|part| part == lease.0.as_str()));
+    match of_lease.find(|path| !Path::new(path).exists()) {
+        None => Ok(()),
+        Some(path) => Err(ErrorBody::new(
+            ErrorCode::BundleInvalid,
+            format!("config.json holds the edits of lease {lease}, which is over: {path} is gone"),
+            "write config.json anew for each start, as engines do; a container with a share cannot be restored from a checkpoint",
+        )),
+    }
+}
+
 /// Whether this process has the mounts of the host's first one; no if that may not be looked at.
 fn is_in_the_hosts_mounts() -> bool {
     let of = |process: &str| std::fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
@@ -248,6 +263,23 @@ mod tests {
             assert_presentable(&error);
             assert!(error.message.contains("/proc/no/such/region") && error.message.contains(what), "{error}");
         }
+    }
+
+    #[test]
+    fn a_bundle_whose_lease_is_over_is_told_from_one_of_this_start() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let (lease, region) = (LeaseId("01LEASE".into()), run_dir.path().join("leases/01LEASE/region"));
+        std::fs::create_dir_all(&region).unwrap();
+        let spec = json!({"mounts": [
+            {"destination": "/proc"},
+            {"destination": "/volume", "source": "/no/such/folder"},
+            {"destination": "/dev/gpool/control", "source": region},
+        ]});
+        assert_eq!(require_region(&spec, &lease), Ok(()));
+        std::fs::remove_dir(&region).unwrap();
+        let error = require_region(&spec, &lease).unwrap_err();
+        assert_presentable(&error);
+        assert!(error.message.contains("01LEASE") && error.remedy.contains("config.json anew"), "{error}");
     }
 
     #[test]
