@@ -179,14 +179,23 @@ impl Image {
     /// Debian's loader, wherever the image got it from, searches the multiarch directory; the loaders of Fedora
     /// and its relatives search /usr/lib64; musl's and all others search /usr/lib.
     pub fn library_directory(&self) -> &'static str {
+        self.loader_directory().unwrap_or("/usr/lib")
+    }
+
+    /// The same; none of an image whose loader is at none of the usual places.
+    pub fn loader_directory(&self) -> Option<&'static str> {
         let debian = [MULTIARCH, "/lib/x86_64-linux-gnu"].iter().any(|path| self.is_dir(path))
             || self.file("/etc/debian_version").is_some();
         if debian {
-            return MULTIARCH;
+            return Some(MULTIARCH);
         }
-        let glibc =
-            |directory: &str| self.names(directory).iter().any(|name| name.as_encoded_bytes().starts_with(b"ld-linux"));
-        if ["/lib64", "/usr/lib64"].into_iter().any(glibc) { "/usr/lib64" } else { "/usr/lib" }
+        let has = |directory: &str, loader: &[u8]| {
+            self.names(directory).iter().any(|name| name.as_encoded_bytes().starts_with(loader))
+        };
+        if ["/lib64", "/usr/lib64"].into_iter().any(|directory| has(directory, b"ld-linux")) {
+            return Some("/usr/lib64");
+        }
+        has("/lib", b"ld-musl").then_some("/usr/lib")
     }
 }
 
@@ -223,6 +232,9 @@ mod tests {
             (&[], "/usr/lib"),
         ] {
             assert_eq!(image(files).1.library_directory(), want, "{files:?}");
+        }
+        for (file, want) in [("opt/ld-linux-x86-64.so.2", None), ("lib/ld-musl-x86_64.so.1", Some("/usr/lib"))] {
+            assert_eq!(image(&[file]).1.loader_directory(), want, "{file}");
         }
     }
 

@@ -4,7 +4,7 @@
 //! in a directory that the image adds, and not in one where an injector such as CDI has put the driver's own.
 
 use crate::image::{Image, LISTING_LIMIT};
-use crate::search_path::{self, Unclear};
+use crate::search_path::{self, Told, Unclear};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -20,6 +20,9 @@ const OTHER_DIRECTORIES: [&str; 8] = [
     "/usr/local/nvidia/lib64",
     "/usr/local/nvidia/lib",
 ];
+/// The names by which programs look for the libraries that gpool counts at. In a working directory nothing else is looked for: whoever
+/// names a file of another name there means that one.
+const SHIMMED: [&str; 4] = ["libcuda.so", "libcuda.so.1", "libnvidia-ml.so", "libnvidia-ml.so.1"];
 /// Below each directory the loader prefers what is made for newer processors (glibc 2.33 and later).
 const NEWER: &str = "glibc-hwcaps";
 const PROCESSOR_DIRECTORIES: [&str; 3] = ["x86-64-v2", "x86-64-v3", "x86-64-v4"];
@@ -61,6 +64,8 @@ pub fn is_of_driver(name: &str) -> bool {
 pub struct Copies {
     /// Each directory once, by the first of its names, with the names of such files in it.
     directories: Vec<(String, Vec<String>)>,
+    /// Where the lease's libraries have to be beside the loader's directory, because nobody can tell which that is.
+    also: Vec<&'static str>,
 }
 
 impl Copies {
@@ -71,16 +76,21 @@ impl Copies {
     /// More directories, or more in one of them, than can be looked at: a copy in what is left out would be no shim.
     pub fn find(image: &Image, process: &Value) -> Result<Self, ErrorBody> {
         let known = [image.library_directory()].into_iter().chain(OTHER_DIRECTORIES).map(str::to_owned);
-        let told = search_path::directories(image, process).map_err(|unclear| match unclear {
-            Unclear::TooManyFiles(file) => too_many("256 files that ld.so.conf includes", &file, "gpool reads no more"),
-            Unclear::PerProgram(directory) => ErrorBody::new(
-                ErrorCode::ShimNotOnTop,
-                format!("the variable LD_LIBRARY_PATH has {directory:?}, which is another folder for each program"),
-                "name the folder itself, without $ORIGIN and with few other variables of the loader",
-            ),
-        })?;
+        let Told { directories: told, relative } =
+            search_path::directories(image, process).map_err(|unclear| match unclear {
+                Unclear::TooManyFiles(file) => {
+                    too_many("256 files that ld.so.conf includes", &file, "gpool reads no more")
+                }
+                Unclear::PerProgram(directory) => ErrorBody::new(
+                    ErrorCode::ShimNotOnTop,
+                    format!("the variable LD_LIBRARY_PATH has {directory:?}, which is another folder for each program"),
+                    "name the folder itself, without $ORIGIN and with few other variables of the loader",
+                ),
+            })?;
         let (mut looked_at, mut inodes, mut directories) = (BTreeSet::new(), BTreeSet::new(), Vec::new());
-        for directory in known.chain(compat_directories(image)?).chain(told) {
+        let also = if image.loader_directory().is_none() { named_of(&OTHER_DIRECTORIES, &told) } else { Vec::new() };
+        let listed = known.chain(compat_directories(image)?).chain(told).map(|directory| (directory, true));
+        for (directory, is_listed) in listed.chain(relative.into_iter().map(|directory| (directory, false))) {
             if !looked_at.insert(directory.clone()) {
                 continue;
             }
@@ -96,6 +106,12 @@ impl Copies {
             }
             let below = below(image, &directory).into_iter().filter(|path| is_new(&mut inodes, path));
             for directory in std::iter::once(directory.clone()).chain(below.collect::<Vec<_>>()) {
+                if !is_listed {
+                    let is_there = |name: &&str| image.file(&format!("{directory}/{name}")).is_some();
+                    let names = SHIMMED.into_iter().filter(is_there).map(str::to_owned).collect();
+                    directories.push((directory, names));
+                    continue;
+                }
                 let names = image.names(&directory);
                 if names.len() >= LISTING_LIMIT {
                     let what = format!("{LISTING_LIMIT} files in a directory of libraries");
@@ -105,7 +121,7 @@ impl Copies {
                 directories.push((directory, names.filter(|name| is_of_driver(name)).collect()));
             }
         }
-        Ok(Self { directories })
+        Ok(Self { directories, also })
     }
 
     /// The paths of all copies of `stem`, such as `libcuda.so`.
@@ -114,6 +130,12 @@ impl Copies {
             names.iter().filter(move |name| is_copy(name, stem)).map(move |name| format!("{directory}/{name}"))
         })
     }
+}
+
+/// Those of `known` that the loader is told of.
+fn named_of(known: &[&'static str], told: &[String]) -> Vec<&'static str> {
+    let is_told = |known: &&&str| told.iter().any(|told| told.trim_end_matches('/') == **known);
+    known.iter().filter(is_told).copied().collect()
 }
 
 /// Directories below one that is there into which some loader looks.
@@ -142,16 +164,20 @@ fn too_many(what: &str, place: &str, consequence: &str) -> ErrorBody {
 }
 
 /// All paths in the container at which `file_name` has to be mounted: its place and its unversioned name's in
-/// the loader's directory, and every copy that the image brings.
+/// the loader's directory, or in those that may be it, and every copy that the image brings.
 ///
 /// # Errors
 /// More copies than any image has that was not made to have them.
 pub fn destinations(image: &Image, copies: &Copies, file_name: &str) -> Result<Vec<String>, ErrorBody> {
     let stem = unversioned(file_name);
     let main = image.library_directory();
-    let mut places: Vec<String> = vec![format!("{main}/{file_name}")];
-    if stem != file_name {
-        places.push(format!("{main}/{stem}"));
+    let is_another = |other: &&str| image.directory(other).is_none_or(|other| image.directory(main) != Some(other));
+    let mut places = Vec::new();
+    for directory in [main].into_iter().chain(copies.also.iter().copied().filter(is_another)) {
+        places.push(format!("{directory}/{file_name}"));
+        if stem != file_name {
+            places.push(format!("{directory}/{stem}"));
+        }
     }
     let mut links = Vec::new();
     for (number, path) in copies.of(stem).enumerate() {
@@ -326,6 +352,44 @@ mod tests {
             assert_presentable(&error);
             assert!(error.code == ErrorCode::ShimNotOnTop && error.message.contains("LD_LIBRARY_PATH"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_working_directory_is_looked_into_for_four_names_alone() {
+        let dir = tempfile::tempdir().unwrap();
+        let work = dir.path().join("work");
+        std::fs::create_dir_all(work.join("glibc-hwcaps/x86-64-v3")).unwrap();
+        for name in ["libcuda.so.1", "libcuda.so.580.1", "glibc-hwcaps/x86-64-v3/libnvidia-ml.so"] {
+            std::fs::write(work.join(name), "x").unwrap();
+        }
+        let image = Image::open(dir.path()).unwrap();
+        let found = |process: Value| {
+            let copies = Copies::find(&image, &process).unwrap();
+            let of = |stem| copies.of(stem).collect::<Vec<_>>();
+            [of("libcuda.so"), of("libnvidia-ml.so")].concat().join(" ").replace("//", "/")
+        };
+        let both = "/work/libcuda.so.1 /work/glibc-hwcaps/x86-64-v3/libnvidia-ml.so";
+        assert_eq!(found(json!({"cwd": "/work", "env": ["LD_LIBRARY_PATH=/opt::"]})), both);
+        let named = found(json!({"cwd": "/work", "env": ["LD_LIBRARY_PATH=/work::"]}));
+        assert!(named.contains("/work/libcuda.so.580.1"), "{named}");
+        assert_eq!(found(json!({"cwd": "/work", "env": ["LD_LIBRARY_PATH="]})), "", "an empty list is none");
+    }
+
+    #[test]
+    fn where_nobody_can_tell_the_loader_s_directory_those_that_it_is_told_of_have_it_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let image = Image::open(dir.path()).unwrap();
+        let process = json!({"env": ["LD_LIBRARY_PATH=/usr/lib64/:/opt/own:/usr/local/nvidia/lib64"]});
+        let places = || destinations(&image, &Copies::find(&image, &process).unwrap(), "libcuda.so.1").unwrap();
+        let all = ["/usr/lib", "/usr/lib64", "/usr/local/nvidia/lib64"];
+        let both = |directory: &str| [format!("{directory}/libcuda.so.1"), format!("{directory}/libcuda.so")];
+        assert_eq!(places(), all.map(both).concat());
+        std::fs::create_dir_all(dir.path().join("usr/lib")).unwrap();
+        symlink("lib", dir.path().join("usr/lib64")).unwrap();
+        assert_eq!(places(), [all[0], all[2]].map(both).concat(), "one directory under two names");
+        std::fs::create_dir_all(dir.path().join("lib64")).unwrap();
+        std::fs::write(dir.path().join("lib64/ld-linux-x86-64.so.2"), "x").unwrap();
+        assert_eq!(places(), both("/usr/lib64"));
     }
 
     #[test]

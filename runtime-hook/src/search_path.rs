@@ -30,42 +30,53 @@ pub enum Unclear {
     PerProgram(String),
 }
 
+/// All these directories in no order that matters, with repetitions.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Told {
+    /// Those that are named as such.
+    pub directories: Vec<String>,
+    /// Those that are meant by the working directory, itself among them where LD_LIBRARY_PATH has an empty part: as a rule no folders of
+    /// libraries, and full of other things.
+    pub relative: Vec<String>,
+}
+
 /// What has been found so far, and how many files were read for it.
-#[derive(Default)]
 struct Found {
     directories: Vec<String>,
     files: usize,
 }
 
-/// All these directories in no order that matters, with repetitions.
+/// Finds them.
 ///
 /// # Errors
 /// An image whose ld.so.conf includes more files than are read, or an LD_LIBRARY_PATH that depends on the program.
-pub fn directories(image: &Image, process: &Value) -> Result<Vec<String>, Unclear> {
-    let mut found = Found { directories: from_env(process)?, files: 0 };
+pub fn directories(image: &Image, process: &Value) -> Result<Told, Unclear> {
+    let Told { directories, relative } = from_env(process)?;
+    let mut found = Found { directories, files: 0 };
     from_configuration(image, "/etc/ld.so.conf", INCLUDE_DEPTH, &mut found)?;
     let mut directories = found.directories;
     directories.extend(from_cache(&image.read("/etc/ld.so.cache", loader_cache::LIMIT_BYTES).unwrap_or_default()));
-    Ok(directories)
+    Ok(Told { directories, relative })
 }
 
 /// LD_LIBRARY_PATH, relative to the process's working directory as the loader takes it.
-fn from_env(process: &Value) -> Result<Vec<String>, Unclear> {
+fn from_env(process: &Value) -> Result<Told, Unclear> {
     let env = process["env"].as_array().into_iter().flatten().filter_map(Value::as_str);
     // Where one name stands twice, programs differ in which they take.
     let lists = env.filter_map(|entry| entry.strip_prefix("LD_LIBRARY_PATH="));
     let cwd = process["cwd"].as_str().unwrap_or("/");
-    let absolute = |directory: &str| match directory.starts_with('/') {
-        true => directory.to_owned(),
-        false => format!("{cwd}/{directory}"),
-    };
-    let mut directories = Vec::new();
+    let mut told = Told::default();
     for directory in lists.filter(|list| !list.is_empty()).flat_map(|list| list.split([':', ';'])) {
         let unclear = || Unclear::PerProgram(directory.to_owned());
         let meant = expanded(directory, VARIABLE_LIMIT).ok_or_else(unclear)?;
-        directories.extend(meant.iter().map(|directory| absolute(directory)));
+        for meant in meant {
+            match meant.starts_with('/') {
+                true => told.directories.push(meant),
+                false => told.relative.push(format!("{cwd}/{meant}")),
+            }
+        }
     }
-    Ok(directories)
+    Ok(told)
 }
 
 /// All that `directory` can be when the loader has put something for its variables; none if that cannot be told, or if there
@@ -159,9 +170,10 @@ mod tests {
             b"glibc-ld.so.cache1.1\0\x02\0\x40\x01/opt/e/libcuda.so.1\0libc.so.6\0/lib/libc.so.6\0/x/libcuda.so\0";
         put("etc/ld.so.cache", cache);
         let process = json!({"cwd": "/home/me", "env": ["A=1", "LD_LIBRARY_PATH=/opt/f:rel;", "LD_LIBRARY_PATH="]});
-        let found = directories(&Image::open(dir.path()).unwrap(), &process).unwrap();
+        let Told { directories: found, relative } = directories(&Image::open(dir.path()).unwrap(), &process).unwrap();
+        assert_eq!(relative, ["/home/me/rel", "/home/me/"]);
         let text = found.join(" ");
-        assert!(text.starts_with("/opt/f /home/me/rel /home/me/ "), "{text}");
+        assert!(text.starts_with("/opt/f "), "{text}");
         assert!(text.ends_with(" /opt/e /x"), "{text}");
         for want in ["/opt/a/lib", "/opt/b", "/opt/c", "/opt/d"] {
             assert!(found.iter().any(|directory| directory == want), "{want} in {text}");
@@ -184,13 +196,15 @@ mod tests {
             assert_eq!(of(unclear), None, "{unclear}");
         }
         let process = json!({"env": ["LD_LIBRARY_PATH=/a:$LIB"], "cwd": "/w"});
-        assert_eq!(from_env(&process).unwrap(), ["/a", "/w/lib", "/w/lib64", "/w/lib/x86_64-linux-gnu"]);
+        let told = from_env(&process).unwrap();
+        assert_eq!(told.directories, ["/a"]);
+        assert_eq!(told.relative, ["/w/lib", "/w/lib64", "/w/lib/x86_64-linux-gnu"]);
     }
 
     #[test]
     fn nothing_is_found_where_nothing_is_said() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).unwrap().is_empty());
+        assert_eq!(directories(&Image::open(dir.path()).unwrap(), &Value::Null).unwrap(), Told::default());
         assert!(from_cache(&[0xff; 40]).is_empty());
     }
 
