@@ -169,6 +169,10 @@ fn what_the_engines_checker_refuses_is_not_put_in_place() {
     refused(place.gpool("configure", "crio", "50-gpool.conf", &[]), "invalid runtime_path");
     assert_eq!(place.names(), ["conmon", "crio", "daemon.json", "dockerd", "gpool-runtime"]);
 
+    place.program("dockerd", "test $1 != --version || echo 'Docker version 20.10.24+dfsg1, build 297e128'");
+    let said = done(place.gpool("configure", "docker", "old.json", &["--set-as-default", "--dry-run"]));
+    assert!(said.contains("\"buildkit\": true"), "{said}");
+
     place.program("dockerd", "test \"$1 $2\" = '--validate --config-file' && grep -q gpool-runtime \"$3\"");
     place.program(
         "crio",

@@ -23,6 +23,13 @@ pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
             let wanted = Entry { runtime: runtime_path.clone(), is_default: *set_as_default };
             let change = change::configure(*engine, path, &wanted, &low_level);
             let change = change.map_err(|defect| refusal(path, &defect))?;
+            if *set_as_default && change.after.as_ref().is_some_and(|text| engine.builds_with_runtime(text)) {
+                eprintln!(
+                    "docker build runs the steps of an image with this default too, and one that names a share has it meanwhile, or \
+                     cannot be built: set \"features\": {{\"buildkit\": true}} in {}",
+                    path.display()
+                );
+            }
             finish(&change, path, *dry_run, "knows gpool")
         }
         RuntimeVerb::Unconfigure { engine, config, dry_run } => {

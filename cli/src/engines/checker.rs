@@ -96,6 +96,13 @@ fn docker(program: &Path, candidate: &Path) -> Result<Verdict, Defect> {
     accepted(output, program)
 }
 
+/// The first number of dockerd's version, as in `Docker version 20.10.24+dfsg1, build 297e128`.
+pub fn docker_version() -> Option<u32> {
+    let output = run(Command::new(program(Engine::Docker)?).arg("--version")).ok()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    said.split_once("version ")?.1.split('.').next()?.parse().ok()
+}
+
 fn containerd_dump(program: &Path, file: &Path) -> Result<toml::Table, Defect> {
     let output = run(Command::new(program).arg("--config").arg(file).args(["config", "dump"]))?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

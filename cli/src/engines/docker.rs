@@ -40,6 +40,16 @@ pub fn default_runtime(text: &str) -> Option<(String, Option<PathBuf>)> {
     Some((name.to_owned(), program.map(PathBuf::from)))
 }
 
+/// Whether `docker build` runs an image's steps with the default runtime, by the text and the first number of dockerd's version: the
+/// classic builder does, BuildKit never. Since 23 that is the default.
+pub fn builds_with_runtime(text: &str, version: Option<u32>) -> bool {
+    let features = read(text).ok().and_then(|document| document.get("features").cloned()).unwrap_or_default();
+    match features.get("buildkit").and_then(Value::as_bool) {
+        Some(is_on) => !is_on,
+        None => version.is_some_and(|version| version < 23),
+    }
+}
+
 /// The text with the entry.
 pub fn with_entry(text: Option<&str>, wanted: &Entry) -> Result<String, Defect> {
     let text = match text {

@@ -98,3 +98,19 @@ proptest! {
         prop_assert_eq!(undone, expected);
     }
 }
+
+#[test]
+fn the_classic_builder_is_known_by_the_file_or_the_version() {
+    let (on, off) = (r#"{"features": {"buildkit": true}}"#, r#"{"features": {"buildkit": false}}"#);
+    for (text, version, is_classic) in [
+        ("{}", Some(20), true),
+        ("{}", Some(23), false),
+        ("{}", None, false),
+        (on, Some(20), false),
+        (off, Some(28), true),
+        (off, None, true),
+        ("", Some(20), true),
+    ] {
+        assert_eq!(builds_with_runtime(text, version), is_classic, "{text} {version:?}");
+    }
+}

@@ -154,6 +154,11 @@ impl Engine {
         is_nvidias.then_some(name)
     }
 
+    /// Whether images are built by the default runtime as `text` has it, too; this asks the engine for its version.
+    pub fn builds_with_runtime(self, text: &str) -> bool {
+        self == Engine::Docker && docker::builds_with_runtime(text, checker::docker_version())
+    }
+
     /// `text` without gpool's entry; none if nothing of the file should stay. `original` is the text before gpool,
     /// where that is known: the default runtime is taken from it.
     ///
