@@ -1,5 +1,5 @@
 //! podman's monitor killed with SIGKILL: while the wrapper below it waits for the supervisor, and while the container runs.
-//! A container that runs on has its lease, and one that does not has none.
+//! And podman itself, while its container waits for room. A container that runs on has its lease, and one that does not has none.
 
 use super::finish;
 use crate::cgroups;
@@ -7,7 +7,7 @@ use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, Podman};
 use crate::image;
 use crate::namespaces::Inside;
-use gpool_protocol::{HostPid, LeaseState, LeaseView};
+use gpool_protocol::{HostPid, LeaseState, LeaseView, WaitingView};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::time::{Duration, Instant};
@@ -16,11 +16,13 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(20);
 const REQUEST: [&str; 4] = ["--env", "GPOOL_FRACTION=0.2", "--env", "GPOOL_MEMORY=1GiB"];
 
-/// Kills it at both stages.
+/// Kills it at both stages, and podman.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let podman = host.podman()?;
-    let outcome = while_it_starts(&host, &podman).and_then(|()| while_it_runs(&host, &podman));
+    let outcome = while_it_starts(&host, &podman)
+        .and_then(|()| while_it_runs(&host, &podman))
+        .and_then(|()| podman_while_it_waits(&host, &podman));
     let cleared = podman.clear();
     // podman itself does not take away the cgroup of a container whose monitor has died.
     cgroups::remove_below(&inside.cgroup_parent);
@@ -61,6 +63,28 @@ fn while_it_runs(host: &Host, podman: &Podman) -> Result<()> {
     until("the end of the lease", || Ok(is_over(host.leases()?).then_some(())))?;
     println!("    lease back {:.2} s after the kill", at.elapsed().as_secs_f64());
     podman.text(&["rm", "-f", "-t", "0", "running"]).map(drop)
+}
+
+/// conmon, and the wrapper below it, go on when podman is killed; nobody waits for room any more all the same.
+fn podman_while_it_waits(host: &Host, podman: &Podman) -> Result<()> {
+    let run = |name: &str| {
+        let before =
+            ["--runtime=gpool", "run", "-d", "--name", name, "--env", "GPOOL_FRACTION=1", "--env", "GPOOL_WAIT=200s"];
+        podman.podman(&[&before[..], &[image::NAME, "sleep", "1000"]].concat())
+    };
+    crate::host::succeeded("podman run", run("full")?)?;
+    let queue = || host.client().get::<Vec<WaitingView>>("/v1/queue").context("the queue");
+    let killed = std::thread::scope(|scope| {
+        let start = scope.spawn(|| run("waiting"));
+        let killed = until("a container that waits", || Ok((!queue()?.is_empty()).then_some(())))
+            .and_then(|()| pids("podman").into_iter().try_for_each(|pid| signal(pid, Signal::KILL)));
+        let started = start.join().map_err(|_| Failure::new("podman run"));
+        killed.and(started?)
+    })?;
+    ensure(!killed.status.success(), || "podman was not killed".to_owned())?;
+    until("the end of the wait", || Ok(queue()?.is_empty().then_some(())))?;
+    until("the end of the wrapper", || Ok(pids("gpool-runtime").is_empty().then_some(())))?;
+    podman.text(&["rm", "-f", "-t", "0", "full"]).map(drop)
 }
 
 /// The init of the one lease, which is active.

@@ -486,8 +486,8 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "conmon-killed",
-        what: "podman's monitor killed while a start waits and while its container runs: no lease is lost or leaked",
-        limit_s: 90,
+        what: "podman's monitor killed while a start waits and while its container runs, and podman itself: no lease is lost or leaked",
+        limit_s: 150,
         run: Place::Inside(conmon_killed::run),
     },
     Scenario {
