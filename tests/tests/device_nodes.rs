@@ -7,6 +7,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/gpool-devices");
+const UNITS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/systemd");
 
 /// Held while a program is written and run: a process that another test forks meanwhile has the file open for writing until
 /// it executes its own program, and the kernel runs no such file (ETXTBSY).
@@ -51,6 +52,27 @@ fn the_nodes_of_mig_instances_are_asked_for_by_their_files() {
     files.iter().for_each(|file| write(file, "DeviceFileMinor: 84\nDeviceFileMode: 292\nDeviceFileModify: 1\n"));
     let asked = calls(proc_dir.path(), "/dev");
     assert_eq!(asked[2..], [&files[2], &files[3]].map(|file| format!("-f {}", file.display())));
+}
+
+/// A oneshot of systemd has no bound of its own, and the supervisor is behind this one, with every engine behind itself.
+#[test]
+fn a_driver_that_hangs_holds_a_boot_up_for_a_moment_only() {
+    let unit = |name: &str| fs::read_to_string(format!("{UNITS}/{name}")).unwrap();
+    let (devices, supervisor) = (unit("gpool-devices.service"), unit("gpool-supervisor.service"));
+    let seconds = |key: &str| {
+        let value = devices.lines().find_map(|line| line.strip_prefix(key)).unwrap_or("infinity");
+        value.parse::<u64>().unwrap_or(u64::MAX)
+    };
+    // Stopped, killed and given up: each of the four steps has the time of a stop.
+    assert!(
+        seconds("TimeoutStartSec=").saturating_add(seconds("TimeoutStopSec=").saturating_mul(4)) <= 30,
+        "{devices}"
+    );
+    assert!(supervisor.contains("Wants=gpool-devices.service") && !supervisor.contains("Requires=gpool-devices"));
+    let first = supervisor.lines().filter_map(|line| line.strip_prefix("Before=")).collect::<Vec<_>>().join(" ");
+    for other in ["docker", "containerd", "crio", "podman", "kubelet", "k3s", "slurmd"] {
+        assert!(first.split(' ').any(|unit| unit == format!("{other}.service")), "{other} finds no supervisor");
+    }
 }
 
 #[test]

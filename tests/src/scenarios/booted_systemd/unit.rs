@@ -41,6 +41,8 @@ pub fn is_as_promised(booted: &Booted) -> Result<()> {
     let status = property(booted, "StatusText")?;
     ensure(status == "1 GPU(s), 0 lease(s)", || format!("systemctl status says {status:?}"))?;
     ensure(property(booted, "Type")? == "notify", || "the unit is of another type".to_owned())?;
+    let bound = booted.sh("systemctl show --value --property TimeoutStartUSec gpool-devices.service")?;
+    ensure(bound == "20s", || format!("a driver that hangs holds the supervisor's start up for {bound}"))?;
     let pid = property(booted, "MainPID")?;
     let namespaces = booted.sh(&format!("readlink /proc/1/ns/mnt /proc/{pid}/ns/mnt | sort -u | wc -l"))?;
     ensure(namespaces == "1", || "regions would be mounted where no engine sees them".to_owned())?;
