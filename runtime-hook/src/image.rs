@@ -150,6 +150,8 @@ impl Image {
                 fchmod(&file, rights)?;
             }
             file.write_all(bytes)?;
+            // Or a loss of power soon afterwards leaves the new name with nothing in it. Once in a container's life.
+            file.sync_data()?;
             Ok(renameat(&folder.root, aside, &folder.root, name)?)
         })();
         if put.is_err() {

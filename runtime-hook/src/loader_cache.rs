@@ -43,12 +43,15 @@ pub fn enter(image: &Image, libraries: &[&str], lease: &LeaseId) {
 fn with(image: &Image, libraries: &[&str]) -> Option<Vec<u8>> {
     let path = format!("{DIRECTORY}/{NAME}");
     let is_there = |paths: &[&str]| paths.iter().any(|path| image.file(path).is_some());
-    let mut cache = match image.read(&path, LIMIT_BYTES) {
-        Some(bytes) if !image.is_link(&path) => LoaderCache::read(&bytes)?,
-        Some(_) => return None,
+    let found = image.read(&path, LIMIT_BYTES);
+    let mut cache = match &found {
+        Some(_) if image.is_link(&path) => return None,
+        // An empty one is what a loss of power leaves; the loader takes it for none.
+        Some(bytes) if !bytes.is_empty() => LoaderCache::read(bytes)?,
+        None if !image.is_absent(&path) => return None,
         // Without one, who asks would be told that there is none.
-        None if image.is_absent(&path) && is_there(&LDCONFIG) && is_there(&GLIBC) => LoaderCache::default(),
-        None => return None,
+        _ if is_there(&LDCONFIG) && is_there(&GLIBC) => LoaderCache::default(),
+        _ => return None,
     };
     let directory = image.library_directory();
     let mut is_changed = false;

@@ -174,7 +174,8 @@ const ALLOWED: &[i64] = &[
 ];
 
 /// What replaces a file besides: the loader cache of podman's container, in the hook that is called before that is made.
-const REPLACING: &[i64] = &[libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_renameat, libc::SYS_unlinkat];
+const REPLACING: &[i64] =
+    &[libc::SYS_fchown, libc::SYS_fchmod, libc::SYS_fdatasync, libc::SYS_renameat, libc::SYS_unlinkat];
 
 /// Installs both filters for this thread and those that it starts. To be called before there is a second one.
 ///

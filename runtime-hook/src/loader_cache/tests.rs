@@ -125,6 +125,10 @@ fn an_image_that_has_no_cache_gets_one_if_somebody_can_ask_it() {
     put(root.path(), "lib64/ld-linux-x86-64.so.2", b"");
     enter(&image(root.path()), &LIBRARIES, &lease());
     assert_eq!(lines(&printed(root.path())).len(), 4);
+    // One with nothing in it, as after a loss of power, is none either.
+    std::fs::write(&file, b"").unwrap();
+    enter(&image(root.path()), &LIBRARIES, &lease());
+    assert_eq!(lines(&printed(root.path())).len(), 4);
 }
 
 #[test]
