@@ -4,7 +4,7 @@ use crate::error::ConfigurationError;
 use crate::health::{CONTAINED_FAULTS_MAX, HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
 use crate::keys::{
     ClassPolicy, Configuration, HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX,
-    QUEUE_PLACES_MAX,
+    QUEUE_PLACES_MAX, SUPERVISOR_PATIENCE_SECONDS_MAX,
 };
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::policy::REQUEST_KEYS;
@@ -57,6 +57,12 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         let key = "driver.context_bytes".to_owned();
         let cause =
             format!("{key} = 0 is out of range; write what a CUDA context costs in bytes, for example 536870912");
+        return Err(Breach { key, cause });
+    }
+    let patience = configuration.runtime.supervisor_patience_seconds;
+    if !(1..=SUPERVISOR_PATIENCE_SECONDS_MAX).contains(&patience) {
+        let key = "runtime.supervisor_patience_seconds".to_owned();
+        let cause = format!("{key} = {patience} is out of range; write 1 to {SUPERVISOR_PATIENCE_SECONDS_MAX} seconds");
         return Err(Breach { key, cause });
     }
     let places = configuration.queue.places;

@@ -217,7 +217,12 @@ pub struct DriverMount {
 pub struct Runtime {
     /// Candidates for the low-level runtime, absolute, first existing one wins.
     pub low_level: Vec<PathBuf>,
+    /// How long a start waits for the supervisor's answer.
+    pub supervisor_patience_seconds: u64,
 }
+
+/// The longest time that a start may wait for the supervisor's answer, in seconds: whoever makes a container gives it up some day.
+pub const SUPERVISOR_PATIENCE_SECONDS_MAX: u64 = 60;
 
 impl Default for Runtime {
     fn default() -> Self {
@@ -225,7 +230,9 @@ impl Default for Runtime {
         let runc = ["/usr/bin/runc", "/usr/sbin/runc", "/usr/local/sbin/runc"];
         let crun = ["/usr/bin/crun", "/usr/local/bin/crun"];
         let of_crio = ["/usr/libexec/crio/runc", "/usr/bin/crio-runc", "/usr/libexec/crio/crun", "/usr/bin/crio-crun"];
-        Self { low_level: runc.into_iter().chain(crun).chain(of_crio).map(PathBuf::from).collect() }
+        let low_level = runc.into_iter().chain(crun).chain(of_crio).map(PathBuf::from).collect();
+        // A person hears of a hung one within five seconds.
+        Self { low_level, supervisor_patience_seconds: 4 }
     }
 }
 

@@ -2,6 +2,9 @@
 
 use std::io::{BufRead, Error, ErrorKind, Read, Result};
 
+/// No line before a body is longer.
+const LINE_BYTES: usize = 8192;
+
 /// What stands before the body.
 pub struct Head {
     pub status: u16,
@@ -59,8 +62,10 @@ impl Head {
 /// One line without its end.
 fn line(reader: &mut impl BufRead) -> Result<String> {
     let mut line = String::new();
-    reader.take(8192).read_line(&mut line)?;
-    let Some(text) = line.strip_suffix('\n') else { return Err(invalid()) };
+    reader.take(LINE_BYTES as u64).read_line(&mut line)?;
+    let Some(text) = line.strip_suffix('\n') else {
+        return Err(if line.len() < LINE_BYTES { cut_short() } else { invalid() });
+    };
     Ok(text.trim_end().to_owned())
 }
 

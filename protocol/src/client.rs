@@ -15,14 +15,22 @@ pub const DEFAULT_SOCKET: &str = "/run/gpool/gpool.sock";
 /// No answer is longer than this; a larger one is a fault, not data.
 const ANSWER_LIMIT_BYTES: u64 = 64 << 20;
 
+/// The status of an answer of who has no room for another call at the moment.
+const BUSY: u16 = 503;
+
 /// Every failure of a call, the supervisor's own refusals included.
 pub type ClientError = ErrorBody;
 
 /// A failure of a call, by whose it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CallError {
-    /// Nobody answered, or not to the end.
+    /// Nobody answered, or in time, or with anything that can be understood.
     Unanswered(ErrorBody),
+    /// The connection ended before the answer did, as when the supervisor is restarted meanwhile. Whether it has done what was
+    /// asked is not known.
+    BrokenOff(ErrorBody),
+    /// The supervisor has no room for another call at the moment (status 503), and has not looked at this one.
+    Busy(ErrorBody),
     /// The supervisor's own words.
     Refused(ErrorBody),
 }
@@ -32,7 +40,10 @@ impl CallError {
     #[must_use]
     pub fn into_body(self) -> ErrorBody {
         match self {
-            CallError::Unanswered(body) | CallError::Refused(body) => body,
+            CallError::Unanswered(body)
+            | CallError::BrokenOff(body)
+            | CallError::Busy(body)
+            | CallError::Refused(body) => body,
         }
     }
 }
@@ -125,19 +136,18 @@ impl Client {
         path: &str,
         body: Option<Vec<u8>>,
     ) -> Result<Answer, CallError> {
-        let unanswered = |cause: &dyn std::fmt::Display| CallError::Unanswered(self.broken(cause));
-        let answer = read_whole(&mut self.begin(method, path, body)?).map_err(|cause| unanswered(&cause))?;
-        serde_json::from_slice(&answer).map_err(|cause| unanswered(&cause))
+        let answer = read_whole(&mut self.begin(method, path, body)?).map_err(|cause| self.unanswered(&cause))?;
+        serde_json::from_slice(&answer).map_err(|cause| CallError::Unanswered(self.broken(&cause)))
     }
 
     /// Sends a request; the body of the answer if it is none of refusal.
     fn begin(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<Body<BufReader<Connection>>, CallError> {
-        let mut reader = self.send(method, path, body).map_err(CallError::Unanswered)?;
+        let mut reader = self.send(method, path, body)?;
         // Who manages the services may hold the socket for a supervisor that does not come up: it takes every connection.
         if reader.fill_buf().is_err_and(|cause| cause.kind() == ErrorKind::TimedOut) {
             return Err(CallError::Unanswered(self.silent()));
         }
-        let head = Head::read(&mut reader).map_err(|cause| CallError::Unanswered(self.broken(&cause)))?;
+        let head = Head::read(&mut reader).map_err(|cause| self.unanswered(&cause))?;
         let mut answer = head.body(reader);
         if head.status >= 400 {
             return Err(self.refusal(&mut answer, head.status));
@@ -145,11 +155,11 @@ impl Client {
         Ok(answer)
     }
 
-    fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<Connection>, ClientError> {
+    fn send(&self, method: &str, path: &str, body: Option<Vec<u8>>) -> Result<BufReader<Connection>, CallError> {
         let connected = Connection::open(&self.socket, self.timeout);
         let mut stream = connected.map_err(|cause| match cause.kind() {
-            ErrorKind::TimedOut => self.silent(),
-            _ => self.absent(),
+            ErrorKind::TimedOut => CallError::Unanswered(self.silent()),
+            _ => CallError::Unanswered(self.absent()),
         })?;
         let body = body.unwrap_or_default();
         let mut message = format!(
@@ -159,7 +169,7 @@ impl Client {
         )
         .into_bytes();
         message.extend_from_slice(&body);
-        stream.write_all(&message).map_err(|cause| self.broken(&cause))?;
+        stream.write_all(&message).map_err(|cause| self.unanswered(&cause))?;
         Ok(BufReader::new(stream))
     }
 
@@ -188,10 +198,23 @@ impl Client {
         )
     }
 
+    fn unanswered(&self, cause: &std::io::Error) -> CallError {
+        let body = self.broken(cause);
+        match cause.kind() {
+            ErrorKind::UnexpectedEof
+            | ErrorKind::ConnectionReset
+            | ErrorKind::ConnectionAborted
+            | ErrorKind::BrokenPipe => CallError::BrokenOff(body),
+            _ => CallError::Unanswered(body),
+        }
+    }
+
     fn refusal(&self, body: &mut impl Read, status: u16) -> CallError {
         let body = read_whole(body).unwrap_or_default();
         match serde_json::from_slice(&body) {
+            Ok(refusal) if status == BUSY => CallError::Busy(refusal),
             Ok(refusal) => CallError::Refused(refusal),
+            Err(_) if status == BUSY => CallError::Busy(self.broken(&format!("status {status}"))),
             Err(_) => CallError::Unanswered(self.broken(&format!("status {status}"))),
         }
     }
@@ -214,21 +237,42 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// What a call of `patience_ms` ends with, where whoever listens says `answer` and no more.
+    /// What a call of `patience_ms` ends with, where whoever listens says `answer` and no more, until the client has gone.
     fn refused(name: &str, answer: &'static str, patience_ms: u64) -> ErrorBody {
+        failed(name, answer, patience_ms, true).into_body()
+    }
+
+    fn failed(name: &str, answer: &'static str, patience_ms: u64, stays: bool) -> CallError {
         let socket = std::env::temp_dir().join(format!("gpool-{name}-{}.sock", std::process::id()));
         let listener = UnixListener::bind(&socket).unwrap();
         let listens = std::thread::spawn(move || {
             let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 512]).unwrap();
             stream.write_all(answer.as_bytes()).unwrap();
-            // Until the client has gone.
-            while stream.read(&mut [0; 512]).is_ok_and(|bytes| bytes > 0) {}
+            while stays && stream.read(&mut [0; 512]).is_ok_and(|bytes| bytes > 0) {}
         });
         let client = Client::new(&socket).with_timeout(Duration::from_millis(patience_ms));
-        let refused = client.get::<serde_json::Value>("/v1/info").unwrap_err();
+        let failed = client.try_post::<_, serde_json::Value>("/v1/leases", &()).unwrap_err();
         std::fs::remove_file(&socket).unwrap();
         listens.join().unwrap();
-        refused
+        failed
+    }
+
+    #[test]
+    fn who_ends_meanwhile_and_who_has_no_room_are_told_from_who_answers_wrongly() {
+        for begun in ["", "HTTP/1.1 200", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n{"] {
+            let failed = failed("ends", begun, 30_000, false);
+            assert!(matches!(failed, CallError::BrokenOff(_)), "{begun:?}: {failed:?}");
+        }
+        let busy = "HTTP/1.1 503 X\r\n\r\n{\"code\":\"GPOOL-E002\",\"message\":\"m\",\"remedy\":\"r\"}";
+        for (answer, message) in [(busy, "m"), ("HTTP/1.1 503 X\r\n\r\n", "status 503")] {
+            let failed = failed("busy", answer, 30_000, false);
+            assert!(matches!(&failed, CallError::Busy(body) if body.message.contains(message)), "{failed:?}");
+        }
+        for wrong in ["nonsense\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n{"] {
+            let failed = failed("wrong", wrong, 30_000, false);
+            assert!(matches!(failed, CallError::Unanswered(_)), "{wrong:?}: {failed:?}");
+        }
     }
 
     #[test]

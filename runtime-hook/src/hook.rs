@@ -12,17 +12,18 @@
 use crate::mounted;
 use crate::precreate::{PRECREATE, REFUSE, precreate};
 use crate::report::one_line;
+use crate::waiting::LOOK;
 use crate::wrapper::Installation;
-use gpool_protocol::{BindRequest, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
+use gpool_protocol::{BindRequest, CallError, Client, ErrorBody, ErrorCode, HostPid, LeaseId};
 use serde_json::{Value, json};
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// No state comes near this.
 const STATE_LIMIT_BYTES: u64 = 1 << 20;
-/// How long the supervisor may be silent before the start is refused.
+/// How long the supervisor may be silent before it is read how long it may.
 const BIND_PATIENCE: Duration = Duration::from_secs(4);
 /// How long the end of a container may be held up for a hint.
 const HINT_PATIENCE: Duration = Duration::from_millis(500);
@@ -146,9 +147,35 @@ fn create_runtime(call: &Call, state: &[u8]) -> Result<(), ErrorBody> {
 fn check_and_bind(call: &Call, init_pid: HostPid, root: &Path, spec: &Value) -> Result<(), ErrorBody> {
     // Before the lease is bound: a container that does not start needs none.
     mounted::check(init_pid.0, root, spec, &call.shims)?;
-    let client = Client::new(&call.socket).with_timeout(BIND_PATIENCE);
-    client.post::<_, Value>(&format!("/v1/leases/{}/bind", call.lease), &BindRequest { init_pid })?;
-    Ok(())
+    bind(call, init_pid, configured_patience)
+}
+
+/// Binds the lease, and says so once more as long as nobody answers: it was granted a moment ago, so there is a supervisor, which
+/// may just be starting again. Said twice, it changes nothing.
+fn bind(call: &Call, init_pid: HostPid, patience: impl Fn() -> Duration) -> Result<(), ErrorBody> {
+    let (client, path) = (Client::new(&call.socket), format!("/v1/leases/{}/bind", call.lease));
+    let (begun, mut known) = (Instant::now(), None);
+    loop {
+        let left = known.unwrap_or(BIND_PATIENCE).saturating_sub(begun.elapsed());
+        let answer = client.clone().with_timeout(left).try_post::<_, Value>(&path, &BindRequest { init_pid });
+        let error = match answer {
+            Ok(_) => return Ok(()),
+            Err(CallError::Refused(error)) => return Err(error),
+            Err(error) => error,
+        };
+        // Not before: most are answered at once.
+        let patience = *known.get_or_insert_with(&patience);
+        if begun.elapsed() + LOOK >= patience {
+            return Err(error.into_body());
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// That of `[runtime] supervisor_patience_seconds`.
+fn configured_patience() -> Duration {
+    let configuration = gpool_configuration::load(&Installation::default().configuration);
+    configuration.map_or(BIND_PATIENCE, |its| Duration::from_secs(its.runtime.supervisor_patience_seconds))
 }
 
 /// Does for a command of the host what the hook in `spec` does for a container.
@@ -178,7 +205,7 @@ fn poststop(call: &Call) {
 mod tests {
     use super::*;
     use crate::report::assert_presentable;
-    use std::time::Instant;
+    use std::os::unix::net::UnixListener;
 
     fn words(line: &str) -> Vec<OsString> {
         line.split_whitespace().map(OsString::from).collect()
@@ -220,7 +247,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let socket = dir.path().join("s");
         // Accepts nothing, so that an answer never comes.
-        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let _listener = UnixListener::bind(&socket).unwrap();
         let begun = Instant::now();
         for line in
             [format!("poststop L --socket {}", socket.display()), "poststop L --socket /no".into(), "poststop".into()]
@@ -230,5 +257,31 @@ mod tests {
             assert!(said.is_empty(), "{line}");
         }
         assert!(begun.elapsed() < Duration::from_secs(3));
+    }
+
+    #[test]
+    fn a_supervisor_that_is_restarted_meanwhile_is_told_once_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let socket = dir.path().join("s");
+        let call = Call::read(&words(&format!("create-runtime L --socket {} --shim /a", socket.display()))).unwrap();
+        let patience = || Duration::from_secs(60);
+        let answer = |listener: &UnixListener, words: &str| {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 4096]).unwrap();
+            stream.write_all(words.as_bytes()).unwrap();
+        };
+        let first = UnixListener::bind(&socket).unwrap();
+        let served = std::thread::spawn(move || {
+            // It ends with the call in its hands, and for a while there is none.
+            answer(&first, "");
+            std::fs::remove_file(&socket).unwrap();
+            drop(first);
+            std::thread::sleep(LOOK);
+            let second = UnixListener::bind(&socket).unwrap();
+            answer(&second, "HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n");
+            answer(&second, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}");
+        });
+        assert_eq!(bind(&call, HostPid(2), patience), Ok(()));
+        served.join().unwrap();
     }
 }

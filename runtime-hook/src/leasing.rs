@@ -110,7 +110,8 @@ pub fn lease_into(
     let engine = SyncPipe::of_maker(&applicant.maker);
     let has_gone = || engine.as_ref().is_some_and(SyncPipe::is_closed);
     let is_wanted = || !(applicant.asked_for_parent && parent.has_ended() || has_gone());
-    let mut granted = waiting::ask(&client, &asked, is_wanted, applicant.on_waiting).map_err(of_default)?;
+    let patience = Duration::from_secs(configuration.runtime.supervisor_patience_seconds);
+    let mut granted = waiting::ask(&client, &asked, patience, is_wanted, applicant.on_waiting).map_err(of_default)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     is_wanted().then_some(()).ok_or_else(waiting::unwanted).inspect_err(|_| leased.give_back())?;
     require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;

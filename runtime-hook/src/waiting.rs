@@ -7,12 +7,10 @@ use gpool_protocol::{
 use rustix::process::Pid;
 use std::time::{Duration, Instant};
 
-/// How long the supervisor may be silent: a person must hear of a hung one within five seconds.
-const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(4);
 /// Who waits for room anyway waits for a supervisor that is away for so long, as it is while it is restarted or replaced.
 const ABSENCE: Duration = Duration::from_secs(60);
 /// How often it is looked whether it is back.
-const LOOK: Duration = Duration::from_millis(500);
+pub const LOOK: Duration = Duration::from_millis(500);
 /// Whatever the supervisor says, nobody asks more or less often than this.
 const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(5));
 
@@ -69,25 +67,28 @@ impl Parent {
     }
 }
 
-/// Asks until there is a lease, or nobody wants one any more; `on_waiting` is told once that there is none yet.
+/// Asks until there is a lease, or nobody wants one any more; `on_waiting` is told once that there is none yet. Who waits for no
+/// room waits `patience` for an answer, and asks once more where the supervisor ends meanwhile: it knows who asks, and what it has
+/// granted him before it grants him again.
 ///
 /// # Errors
 /// The request is refused, also after it has waited; or nobody answers, or wants it.
 pub fn ask(
     client: &Client,
     asked: &LeaseRequest,
+    patience: Duration,
     is_wanted: impl Fn() -> bool,
     on_waiting: impl Fn(&LeaseWaiting),
 ) -> Result<LeaseGranted, ErrorBody> {
-    let client = client.clone().with_timeout(SUPERVISOR_PATIENCE);
     let (begun, mut asked) = (Instant::now(), asked.clone());
     let wait = asked.request.wait_seconds.map(Duration::from_secs);
-    let (mut is_waiting, mut away_since) = (false, None);
+    let (mut is_waiting, mut away_since, mut was_there) = (false, None, false);
     loop {
         if !is_wanted() {
             return Err(unwanted());
         }
-        let pause = match client.try_post("/v1/leases", &asked) {
+        let left = if wait.is_some() { patience } else { patience.saturating_sub(begun.elapsed()) };
+        let pause = match client.clone().with_timeout(left).try_post("/v1/leases", &asked) {
             Ok(LeaseAnswer::Granted(granted)) => return Ok(granted),
             Ok(LeaseAnswer::Waiting(answer)) => {
                 if !is_waiting {
@@ -110,14 +111,21 @@ pub fn ask(
                 }
                 LOOK
             }
-            Err(CallError::Unanswered(error)) if is_waiting => {
-                let since = *away_since.get_or_insert_with(Instant::now);
-                if since.elapsed() >= ABSENCE {
-                    return Err(error);
+            Err(CallError::Refused(error)) => return Err(error),
+            Err(error) => {
+                was_there |= matches!(error, CallError::BrokenOff(_) | CallError::Busy(_));
+                let (since, longest) = match wait {
+                    Some(_) if is_waiting => (*away_since.get_or_insert_with(Instant::now), ABSENCE),
+                    Some(wait) => (begun, wait.min(ABSENCE).max(patience)),
+                    None if was_there => (begun, patience),
+                    // Where there is none at all, whoever asks hears of it at once.
+                    None => return Err(error.into_body()),
+                };
+                if since.elapsed() + LOOK >= longest {
+                    return Err(error.into_body());
                 }
                 LOOK
             }
-            Err(error) => return Err(error.into_body()),
         };
         std::thread::sleep(pause);
         // For a supervisor that does not know it any more: the wait does not begin anew.
@@ -155,12 +163,23 @@ mod tests {
     const FAILED: &str = r#"{"code":"GPOOL-E002","message":"the disk is full","remedy":"make room"}"#;
     const REFUSED: &str = r#"{"code":"GPOOL-E201","message":"no room","remedy":"wait"}"#;
 
+    const PATIENCE: Duration = Duration::from_secs(30);
+
     /// A supervisor that gives these answers, one a connection; without one it breaks the connection off.
     fn answering(answers: &'static [(u16, &'static str)]) -> (tempfile::TempDir, Client) {
+        answering_after(Duration::ZERO, answers)
+    }
+
+    /// One that comes so much later.
+    fn answering_after(away: Duration, answers: &'static [(u16, &'static str)]) -> (tempfile::TempDir, Client) {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("gpool.sock");
-        let listener = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(&socket);
+        let listens = move || UnixListener::bind(&socket).unwrap();
+        let listener = away.is_zero().then(&listens);
         std::thread::spawn(move || {
+            std::thread::sleep(away);
+            let listener = listener.unwrap_or_else(listens);
             for (status, body) in answers {
                 let mut stream = listener.accept().unwrap().0;
                 let mut request = [0; 4096];
@@ -171,12 +190,18 @@ mod tests {
                 }
             }
         });
-        let client = Client::new(&socket);
         (directory, client)
     }
 
     fn asked() -> LeaseRequest {
         serde_json::from_str(r#"{"container_id":"c","request":{"fraction_permille":300,"wait_seconds":60}}"#).unwrap()
+    }
+
+    /// The same of one that waits for no room.
+    fn asked_at_once() -> LeaseRequest {
+        let mut asked = asked();
+        asked.request.wait_seconds = None;
+        asked
     }
 
     #[test]
@@ -191,7 +216,7 @@ mod tests {
         let answers = &[(200, WAITING), (0, ""), (200, WAITING), (200, GRANTED)];
         let (_directory, client) = answering(answers);
         let told = Cell::new(0);
-        let granted = ask(&client, &asked(), || true, |_| told.set(told.get() + 1)).unwrap();
+        let granted = ask(&client, &asked(), PATIENCE, || true, |_| told.set(told.get() + 1)).unwrap();
         assert_eq!((granted.lease_id.0.as_str(), told.get()), ("01", 1), "a supervisor that breaks off is waited for");
     }
 
@@ -205,33 +230,60 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_ends_it_and_who_has_not_begun_to_wait_waits_for_no_supervisor() {
+    fn a_refusal_ends_it() {
         let (_directory, client) = answering(&[(200, WAITING), (409, REFUSED)]);
-        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::ShareNotFree);
-        let (_directory, client) = answering(&[(0, "")]);
+        assert_eq!(ask(&client, &asked(), PATIENCE, || true, |_| ()).unwrap_err().code, ErrorCode::ShareNotFree);
+    }
+
+    #[test]
+    fn who_waits_for_room_waits_for_a_supervisor_from_the_first_call_on() {
+        let (_directory, client) = answering_after(LOOK, &[(0, ""), (503, FAILED), (200, WAITING), (200, GRANTED)]);
+        assert_eq!(ask(&client, &asked(), PATIENCE, || true, |_| ()).unwrap().lease_id.0, "01");
+        // Not for longer than for room, as long as it has said nothing.
+        let (_directory, client) = answering_after(PATIENCE, &[]);
+        let (begun, mut brief) = (Instant::now(), asked());
+        brief.request.wait_seconds = Some(1);
+        let error = ask(&client, &brief, LOOK, || true, |_| ()).unwrap_err();
+        assert!(error.code == ErrorCode::SupervisorAbsent && begun.elapsed() < ABSENCE / 2, "{error}");
+    }
+
+    #[test]
+    fn who_waits_for_no_room_asks_again_only_where_the_supervisor_ends_meanwhile_or_has_no_time() {
+        let (_directory, client) = answering(&[(0, ""), (503, FAILED), (0, ""), (200, GRANTED)]);
+        assert_eq!(ask(&client, &asked_at_once(), PATIENCE, || true, |_| ()).unwrap().lease_id.0, "01");
+        // None of these is asked a second time, whom it would be granted.
+        for once in [&[(500, FAILED), (200, GRANTED)], &[(200, "{}"), (200, GRANTED)]] {
+            let (_directory, client) = answering(once);
+            let error = ask(&client, &asked_at_once(), PATIENCE, || true, |_| ()).unwrap_err();
+            assert_eq!(error.code, ErrorCode::SupervisorFailed, "{error}");
+        }
+        let (_directory, client) = answering_after(LOOK, &[(200, GRANTED)]);
+        let absent = ask(&client, &asked_at_once(), PATIENCE, || true, |_| ()).unwrap_err();
+        assert_eq!(absent.code, ErrorCode::SupervisorAbsent);
+        // All together are one patience.
+        let (_directory, client) = answering(&[(0, ""), (0, ""), (0, ""), (0, ""), (0, ""), (0, ""), (0, ""), (0, "")]);
         let begun = Instant::now();
-        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
-        assert!(begun.elapsed() < ABSENCE / 2);
+        assert!(ask(&client, &asked_at_once(), LOOK * 3, || true, |_| ()).is_err() && begun.elapsed() >= LOOK);
     }
 
     #[test]
     fn what_the_supervisor_cannot_do_for_a_moment_costs_nobody_his_place() {
         let (_directory, client) = answering(&[(200, WAITING), (500, FAILED), (200, GRANTED)]);
-        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap().lease_id.0, "01");
+        assert_eq!(ask(&client, &asked(), PATIENCE, || true, |_| ()).unwrap().lease_id.0, "01");
         // Whose time is over is told what it failed for.
         let (_directory, client) = answering(&[(200, WAITING), (500, FAILED)]);
         let mut brief = asked();
         brief.request.wait_seconds = Some(0);
-        assert_eq!(ask(&client, &brief, || true, |_| ()).unwrap_err().message, "the disk is full");
+        assert_eq!(ask(&client, &brief, PATIENCE, || true, |_| ()).unwrap_err().message, "the disk is full");
         let (_directory, client) = answering(&[(500, FAILED)]);
-        assert_eq!(ask(&client, &asked(), || true, |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
+        assert_eq!(ask(&client, &asked(), PATIENCE, || true, |_| ()).unwrap_err().code, ErrorCode::SupervisorFailed);
     }
 
     #[test]
     fn nobody_asks_on_for_a_program_that_has_ended() {
         let (_directory, client) = answering(&[(200, WAITING), (200, WAITING)]);
         let is_there = Cell::new(true);
-        let error = ask(&client, &asked(), || is_there.get(), |_| is_there.set(false)).unwrap_err();
+        let error = ask(&client, &asked(), PATIENCE, || is_there.get(), |_| is_there.set(false)).unwrap_err();
         assert_eq!(error.code, ErrorCode::TakenOutOfQueue);
         assert!(!Parent::now().has_ended());
     }

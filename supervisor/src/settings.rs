@@ -220,6 +220,7 @@ mod tests {
             mount = [{ source = "/g" }]
             [runtime]
             low_level = ["/k"]
+            supervisor_patience_seconds = 5
             [policy]
             classes = ["batch"]
             unenforced = true

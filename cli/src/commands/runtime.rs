@@ -188,7 +188,7 @@ mod tests {
     fn no_engine_is_told_of_gpool_while_nothing_could_make_its_containers() {
         let directory = tempfile::tempdir().unwrap();
         let (crun, absent) = (directory.path().join("crun"), directory.path().join("runc"));
-        let runtime = gpool_configuration::Runtime { low_level: vec![absent, crun.clone()] };
+        let runtime = gpool_configuration::Runtime { low_level: vec![absent, crun.clone()], ..Default::default() };
         let Err(Failure::Refused(_, said)) = low_level(&runtime) else { panic!("neither is there") };
         assert!(said.contains("install runc or crun") && said.contains("[GPOOL-E502]"), "{said}");
         std::fs::write(&crun, "").unwrap();
