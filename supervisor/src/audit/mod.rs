@@ -193,9 +193,14 @@ impl Keeper {
         if self.forgotten.0.elapsed() < FORGET_PERIOD {
             return;
         }
-        let known_ms = self.forgotten.1.unwrap_or_else(clock::unix_ms);
-        let now_ms = clock::unix_ms().min(known_ms + DAY_MS).max(known_ms);
-        self.forgotten = (Instant::now(), Some(now_ms));
+        self.forget_old_at(configured, clock::unix_ms());
+    }
+
+    fn forget_old_at(&mut self, configured: &Configured, unix_ms: u64) {
+        let known_ms = self.forgotten.1.unwrap_or(unix_ms);
+        // Never later than the clock says: what was written when it was years ahead is no time to measure by.
+        let now_ms = unix_ms.min(known_ms.saturating_add(DAY_MS));
+        self.forgotten = (Instant::now(), Some(now_ms.max(known_ms)));
         let outcome = forget_old(&configured.directory, configured.keep_days, now_ms);
         self.note_forgotten(outcome, "is older than [audit] keep_days");
     }
@@ -261,6 +266,29 @@ mod tests {
         keeper.note(unwritten(0..1, 0), &figures);
         keeper.write(&configured, &figures).unwrap();
         assert_eq!(keeper.forgotten.1, Some(1000), "whatever the clock has been said to be since");
+    }
+
+    #[test]
+    fn a_clock_that_was_ahead_once_takes_nothing_away() {
+        let folder = tempfile::tempdir().unwrap();
+        let configured = Configured { directory: folder.path().to_owned(), ..Configured::default() };
+        let now_ms = 50 * 365 * DAY_MS;
+        let at = |unix_ms| Arc::new(Event { unix_ms, ..remark("x".repeat(4 << 20)) });
+        let mut trail = Trail::open(folder.path()).unwrap();
+        // Four fill a file. The last one was written under a clock that is ahead by seventy years, and that was corrected since.
+        let mut events = vec![at(now_ms - DAY_MS); 6];
+        events.push(at(now_ms + 70 * 365 * DAY_MS));
+        assert!(trail.write(&events).1.is_ok());
+        drop(trail);
+        let mut keeper = Keeper::new();
+        keeper.write(&configured, &Figures::default()).unwrap();
+        for day in 0..3 {
+            keeper.forget_old_at(&configured, now_ms + day * DAY_MS);
+        }
+        assert_eq!(files::files(folder.path()).unwrap().len(), 2);
+        // What is old by the clock goes on going.
+        keeper.forget_old_at(&configured, now_ms + (u64::from(configured.keep_days) + 1) * DAY_MS);
+        assert_eq!(files::files(folder.path()).unwrap().len(), 1);
     }
 
     #[test]
