@@ -318,8 +318,9 @@ impl Inner {
         let begun_ns = *self.begun_ns.get_or_insert(moment.now_ns);
         let over = self.ended.len().saturating_sub(ENDED);
         self.ended.drain(..over);
-        let mut store = self.opened(leases, begun_ns)?;
-        self.know_spent(leases, &store, moment);
+        let opened = self.opened(leases, begun_ns);
+        self.know_spent(leases, opened.as_ref().ok(), moment);
+        let mut store = opened?;
         let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
         let present: Vec<GpuUuid> = gpus.iter().filter(|gpu| is_there(gpu)).map(|gpu| gpu.uuid.clone()).collect();
         let (batch, next) = self.balance.next(moment, (&present, &drawn), &all);
@@ -350,7 +351,7 @@ impl Inner {
 
     /// Sees that it is known what was promised before, while that is asked for; again where the clock was set back to days that were not
     /// read. It is written on also where it cannot be read.
-    fn know_spent(&mut self, leases: &Leases, store: &Store, moment: Moment) {
+    fn know_spent(&mut self, leases: &Leases, store: Option<&Store>, moment: Moment) {
         let unix_s = moment.unix_ms / 1000;
         if leases.configuration().first_that_counts().is_none() {
             self.spent_since = None;
@@ -361,7 +362,7 @@ impl Inner {
         if self.spent_since.is_some_and(|since| since <= first) {
             return;
         }
-        let read = Spent::read(&store.connection, unix_s);
+        let read = Spent::read_of(store, &leases.configuration().ledger.path, unix_s);
         let told = read.map(|spent| *leases.ledger.spent_now() = Some(Arc::new(spent)));
         self.spent_since = told.is_ok().then_some(first);
         let told = told.map_err(|cause| format!("what budgets have spent cannot be read, so none is kept to: {cause}"));

@@ -25,6 +25,14 @@ const STEPS: i32 = 100_000;
 /// What to do where it takes longer: all lines of the time are looked at, whosever they are.
 const SLOW: &str = "ask for less time";
 
+/// The file, to be read alone.
+///
+/// # Errors
+/// It cannot be opened.
+pub fn read_only(path: &Path) -> rusqlite::Result<Connection> {
+    Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX)
+}
+
 /// A ledger that is only read, and what it is priced by.
 #[derive(Debug)]
 pub struct Reader<'a> {
@@ -38,9 +46,7 @@ impl<'a> Reader<'a> {
     /// # Errors
     /// It cannot be opened.
     pub fn open(path: &Path, rates: &'a Rates) -> Result<Self, ErrorBody> {
-        let opened =
-            Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX);
-        let connection = opened.map_err(|cause| unreadable(&cause))?;
+        let connection = read_only(path).map_err(|cause| unreadable(&cause))?;
         Ok(Self { connection, rates })
     }
 

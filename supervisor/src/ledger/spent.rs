@@ -3,13 +3,15 @@
 use super::balance::{Amounts as Written, Batch};
 use super::lines;
 use super::question::Scope;
+use super::reader::read_only;
 use super::retention::DAY_S;
-use super::store::GpuFacts;
+use super::store::{GpuFacts, Store};
 use crate::lease::{Facts, Holder};
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::path::Path;
 
 /// No budget is about more days than a month has.
 const DAYS: u64 = 32;
@@ -50,6 +52,18 @@ impl Spent {
             Ok(ControlFlow::Continue(()))
         })?;
         Ok(spent)
+    }
+
+    /// The same of the file at `path`, which is open for writing or cannot be: who has spent a budget has spent it on a full or
+    /// broken disk, too.
+    ///
+    /// # Errors
+    /// It cannot be read either.
+    pub fn read_of(store: Option<&Store>, path: &Path, unix_s: u64) -> rusqlite::Result<Self> {
+        match store {
+            Some(store) => Self::read(&store.connection, unix_s),
+            None => Self::read(&read_only(path)?, unix_s),
+        }
     }
 
     /// Adds what has just been written; `gpus` are those that are there.

@@ -241,16 +241,24 @@ fn check_ours(connection: &Connection, path: &Path) -> Result<(), LedgerError> {
 }
 
 fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
-    // Before the first table: room of lines that are taken out goes back to the disk.
-    connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    let version_of = |connection: &Connection| connection.pragma_query_value(None, "user_version", |row| row.get(0));
+    let found: i32 = version_of(connection)?;
+    if found == 0 {
+        // Before the first table: room of lines that are taken out goes back to the disk.
+        connection.pragma_update(None, "auto_vacuum", "INCREMENTAL")?;
+    }
     connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "journal_size_limit", JOURNAL_BYTES)?;
     // What is written is on the disk, also when the power goes: with NORMAL the changes would wait for the next checkpoint. Nobody
     // waits for the disk, since a thread of its own writes, every ten seconds.
     connection.pragma_update(None, "synchronous", "FULL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
+    // Nothing is written to one that has its tables, so that on a full disk it can be opened, and read.
+    if found == VERSION {
+        return Ok(());
+    }
     let transaction = connection.transaction()?;
-    let version: i32 = transaction.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    let version: i32 = version_of(&transaction)?;
     match version {
         0 => {
             transaction.execute_batch(TABLES)?;

@@ -88,3 +88,28 @@ fn an_instance_counts_by_its_part_and_what_is_over_is_forgotten() {
     assert_eq!(of_blue(50, 60), 10 * DAY_S * S * 3 / 10);
     assert_eq!(of_blue(0, 30), 0, "no more is kept than that takes");
 }
+
+/// Whoever else has the file stands for a disk that takes nothing.
+#[test]
+fn what_is_spent_is_known_also_where_nothing_can_be_written() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    let mut spent = read(&life, 0);
+    enter(&mut life, &mut spent, (10, 7), &[lease("01", "red", 10, 0)]);
+    drop(life);
+    let of_red = |spent: &Spent| spent.between(&team("red"), TODAY);
+    let other = rusqlite::Connection::open(&path).unwrap();
+    other.execute_batch("BEGIN IMMEDIATE").unwrap();
+    let (store, _) = Store::open(&path, "a").unwrap();
+    assert_eq!(of_red(&Spent::read_of(Some(&store), &path, BEGUN_S).unwrap()), of_red(&spent));
+    drop(store);
+    // And where it cannot even be opened for that.
+    other.execute_batch("ROLLBACK; PRAGMA user_version = 99").unwrap();
+    let opened = Store::open(&path, "a").ok();
+    assert!(opened.is_none() && of_red(&spent) > 0);
+    assert_eq!(
+        of_red(&Spent::read_of(opened.as_ref().map(|(store, _)| store), &path, BEGUN_S).unwrap()),
+        of_red(&spent)
+    );
+    assert!(Spent::read_of(None, &path.with_extension("absent"), BEGUN_S).is_err());
+}
