@@ -30,6 +30,12 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// Of one that was told of this end before, by an earlier supervisor.
+    #[must_use]
+    pub fn told_of(ends_ns: Option<u64>) -> Self {
+        Self { told_ns: ends_ns, failed: None }
+    }
+
     /// Until when it has its GPUs, if it was told so of the end that it has now.
     #[must_use]
     pub fn until_ns(&self, ends_ns: Option<u64>) -> Option<u64> {
@@ -89,6 +95,14 @@ mod tests {
         assert_eq!((notice.step(None, 1000, 10), notice.step(Some(90), 1000, 10)), (Step::Rest, Step::Take));
         notice.note_failed(90, None);
         assert_eq!(notice.step(Some(2000), 2000, 10), Step::Take, "that was of another end");
+    }
+
+    #[test]
+    fn what_an_earlier_supervisor_told_is_not_told_again() {
+        let mut notice = Notice::told_of(Some(100));
+        assert_eq!((notice.step(Some(100), 95, 10), notice.until_ns(Some(100))), (Step::Rest, Some(100)));
+        assert_eq!(notice.step(Some(100), 100, 10), Step::Take);
+        assert_eq!(Notice::told_of(Some(100)).step(Some(200), 195, 10), Step::Tell, "it was put off meanwhile");
     }
 
     #[test]

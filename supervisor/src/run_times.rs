@@ -37,6 +37,7 @@ pub fn look(leases: &Leases) {
 fn note_all(leases: &Leases, rules: &RunTime) -> AllDue {
     let now_ns = clock::now_ns();
     let (mut all, mut never_began) = (AllDue::default(), Vec::new());
+    let run_dir = leases.configuration().paths.run_dir.clone();
     let mut book = leases.book();
     for lease in book.leases.values_mut() {
         let Some(ends_ns) = lease.record.ends_ns.filter(|_| lease.record.revocation.is_none()) else { continue };
@@ -50,7 +51,14 @@ fn note_all(leases: &Leases, rules: &RunTime) -> AllDue {
         let notice_ns = notice_ns(ns(rules.notice_seconds), ns(lease.record.run_seconds.unwrap_or(0)));
         match lease.end_notice.step(Some(ends_ns), now_ns, notice_ns) {
             Step::Rest => {}
-            Step::Tell => all.told.push(lease.record.clone()),
+            Step::Tell => {
+                // Before it is: of two signals the second may end a program that writes its state down because of the first.
+                lease.record.told_of_end_ns = Some(ends_ns);
+                if let Err(error) = lease.record.write(&run_dir) {
+                    log!("{error}; the next supervisor tells of that end again");
+                }
+                all.told.push(lease.record.clone());
+            }
             Step::Take => all.over.push(lease.record.clone()),
         }
     }

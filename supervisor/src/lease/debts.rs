@@ -1,5 +1,7 @@
 //! GPU time that ended leases owed: kept a while, so that nobody gets rid of a debt by starting anew.
 
+use super::Leases;
+use super::book::Book;
 use super::record::{Record, RecordError, write_whole};
 use gpool_protocol::{GpuUuid, PodPlace};
 use serde::{Deserialize, Serialize};
@@ -80,6 +82,15 @@ impl Debts {
     pub fn read(run_dir: &Path) -> Self {
         let text = std::fs::read(run_dir.join(DEBTS_FILE)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
+    }
+}
+
+impl Leases {
+    /// Writes down what ended leases owed. A debt that cannot be is lost with this supervisor, and nothing else.
+    pub fn write_debts(&self, book: &Book) {
+        if let Err(error) = book.debts.write(&self.configuration().paths.run_dir) {
+            log!("{error}");
+        }
     }
 }
 

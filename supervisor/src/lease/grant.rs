@@ -231,6 +231,7 @@ impl Leases {
             highest_cap_bytes: Some(placed.memory_bytes),
             run_seconds: run.seconds,
             ends_ns: run.ends_ns,
+            told_of_end_ns: None,
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             created_ns: Some(clock::now_ns()),
@@ -336,13 +337,6 @@ impl Leases {
         Ok(granted)
     }
 
-    /// A debt that cannot be written down is lost with this supervisor, and nothing else.
-    fn write_debts(&self, book: &Book) {
-        if let Err(error) = book.debts.write(&self.configuration().paths.run_dir) {
-            log!("{error}");
-        }
-    }
-
     /// Puts a lease into the book and hands its gate to the gatekeeper.
     pub fn enter(&self, book: &mut Book, entry: Entry) -> TenantId {
         let Entry { record, accounts, region, requester, debt_ns, state, is_taken_over } = entry;
@@ -362,7 +356,7 @@ impl Leases {
             signs: None,
             was_seen: false,
             makes_room: MakesRoom::default(),
-            end_notice: Notice::default(),
+            end_notice: Notice::told_of(record.told_of_end_ns),
             suspension: SuspensionNotes::default(),
             ending_since: (state == LeaseState::Ending).then(Instant::now),
             // One that a supervisor before has begun counts from now on.

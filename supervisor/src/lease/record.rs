@@ -182,6 +182,9 @@ pub struct Record {
     /// When that is over, CLOCK_MONOTONIC.
     #[serde(default)]
     pub ends_ns: Option<u64>,
+    /// Of which end it was told.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub told_of_end_ns: Option<u64>,
     /// Who started it.
     pub owner_uid: u32,
     /// When, for people.
