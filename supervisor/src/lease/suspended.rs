@@ -209,4 +209,31 @@ mod tests {
         assert!(text.contains(r#""suspension":{"stage":"resuming","since_unix_ms":7,"bytes":[5368709120],"#), "{text}");
         assert_eq!(serde_json::from_str::<Record>(&text).unwrap(), record);
     }
+
+    /// Where no supervisor can let them go on, the scripts of the packages name them.
+    #[test]
+    fn packages_read_in_a_record_that_its_container_stands() {
+        let run_dir = tempfile::tempdir().unwrap();
+        let of = |id: &str, record: Record| Record {
+            lease_id: LeaseId(id.to_uppercase()),
+            container_id: gpool_protocol::ContainerId(id.into()),
+            ..record
+        };
+        let records = [
+            of("aa", Record { paused: true, ..sample() }),
+            of("bb", sample()),
+            of("cc", at(SuspensionStage::Suspended)),
+        ];
+        records.iter().for_each(|record| record.write(run_dir.path()).unwrap());
+        for script in ["debian/prerm", "rpm/preun"] {
+            let script = format!("{}/../packaging/{script}", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&script).unwrap();
+            let function = &text[text.find("standing() {").unwrap()..];
+            let function = &function[..function.find("\n}\n").unwrap() + 3];
+            let function = function.replace("/run/gpool", run_dir.path().to_str().unwrap());
+            let said =
+                std::process::Command::new("sh").args(["-euc", &format!("{function}standing")]).output().unwrap();
+            assert_eq!(String::from_utf8_lossy(&said.stdout), "aa\ncc\n", "{script}: {said:?}");
+        }
+    }
 }

@@ -51,9 +51,11 @@ fn given_up(booted: &Booted) -> Result<()> {
 /// nothing calls what is gone. The link by which Docker stops them stays until nobody calls it.
 pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     given_up(booted)?;
-    // What stands goes on: nobody could let it after that.
-    booted.sh("gpool pause $(docker inspect -f '{{.Id}}' small newcomer)")?;
+    // What stands goes on, also where no supervisor runs: nobody could let it after that.
+    booted
+        .sh("gpool pause $(docker inspect -f '{{.Id}}' small newcomer) && systemctl stop gpool-supervisor.service")?;
     let said = booted.sh("apt-get -qq remove -y gpool 2>&1")?;
+    ensure(!said.contains("stand until they are stopped"), || format!("apt said {said}"))?;
     for sentence in ["3 container(s) with a share go on", "docker knows the runtime gpool until it is restarted"] {
         ensure(said.contains(sentence), || format!("apt said {said}"))?;
     }
