@@ -348,6 +348,12 @@ pub struct RunOptions {
     /// Run it as this user, by name or number [default: root]
     #[arg(long, value_name = "NAME")]
     pub user: Option<String>,
+    /// What its id begins with, as gpool ps, history and usage show it; twelve digits and more follow [default: run]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// Have one at a time: hold the lock of this file until it ends, and refuse where another one has it. It is made if it is not there
+    #[arg(long, value_name = "FILE")]
+    pub lock: Option<PathBuf>,
     /// The program's own, wherever it stands; out of the help of this verb, which refuses it
     #[arg(long, hide = true, value_name = "PATH")]
     pub socket: Option<PathBuf>,

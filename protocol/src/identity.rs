@@ -96,6 +96,20 @@ pub fn gpu_path(gpu: &str) -> Result<String, ErrorBody> {
     ))
 }
 
+/// What the cgroups of `gpool run` are called: behind it stand the pid of their maker and twelve more digits.
+pub const RUN_CGROUP: &str = "gpool-run-";
+/// Those behind the pid.
+const RUN_CGROUP_DIGITS: usize = 12;
+
+/// The pid, in digits, of the `gpool run` that has made a cgroup of this name; none of what is called otherwise.
+pub fn maker_of_run_cgroup(name: &str) -> Option<&str> {
+    let rest = name.strip_prefix(RUN_CGROUP)?;
+    let (pid, digits) = rest.split_at_checked(rest.len().checked_sub(RUN_CGROUP_DIGITS)?)?;
+    let are_digits =
+        digits.bytes().all(|byte| byte.is_ascii_hexdigit()) && pid.bytes().all(|byte| byte.is_ascii_digit());
+    (are_digits && !pid.is_empty()).then_some(pid)
+}
+
 impl ContainerId {
     /// Whether it is an id as low-level runtimes take them: it is kept in records and events, and shown in logs.
     ///
@@ -196,6 +210,23 @@ mod tests {
             let refused = lease_path(wrong).unwrap_err();
             assert_eq!(refused.code, ErrorCode::LeaseUnknown, "{wrong}");
             assert!(refused.message.contains(&format!("{wrong:?}")) && !refused.message.contains('\n'), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_cgroup_of_gpool_run_is_known_by_its_name() {
+        assert_eq!(maker_of_run_cgroup("gpool-run-4711aaaaaaaaaaaa"), Some("4711"));
+        let long = format!("gpool-run-{}", "7".repeat(13));
+        assert_eq!(maker_of_run_cgroup(&long), Some("7"));
+        for other in [
+            "gpool-run-",
+            "gpool-run-x",
+            "gpool-run-aaaaaaaaaaaa",
+            "gpool-run-7aaaaaaaaaa\u{e9}",
+            "gpool-run-7aaaaaaaaaax.",
+            "run-7aaaaaaaaaaaa",
+        ] {
+            assert_eq!(maker_of_run_cgroup(other), None, "{other}");
         }
     }
 

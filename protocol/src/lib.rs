@@ -66,8 +66,8 @@ pub use guarded::{GuardedProcess, MappedLibrary, OutsideProcess};
 pub use health::{HealthFinding, health_words};
 pub use history::{History, PastGpu, PastLease};
 pub use identity::{
-    BuildId, ContainerId, GpuUuid, HostPid, LEASE_UNKNOWN_REMEDY, LeaseId, PodName, PodPlace, gpu_path, lease_path,
-    waiting_path,
+    BuildId, ContainerId, GpuUuid, HostPid, LEASE_UNKNOWN_REMEDY, LeaseId, PodName, PodPlace, RUN_CGROUP, gpu_path,
+    lease_path, maker_of_run_cgroup, waiting_path,
 };
 pub use latency::{PromiseState, RequestFigures};
 pub use lease_state::{LeaseFault, LeaseState, SuspensionStage, SuspensionView};

@@ -85,8 +85,11 @@ fn given_twice(options: &RunOptions) -> Option<&str> {
 
 fn arguments(options: &RunOptions) -> Vec<OsString> {
     let keys = asked(options).flat_map(|(key, value)| ["--annotation".into(), format!("gpool.io/{key}={value}")]);
-    let user = options.user.iter().flat_map(|user| ["--user".to_owned(), user.clone()]);
-    keys.chain(user).map(OsString::from).chain([OsString::from("--")]).chain(options.command.iter().cloned()).collect()
+    let own = [("--user", &options.user), ("--name", &options.name)];
+    let own = own.into_iter().filter_map(|(option, value)| Some([option.to_owned(), value.clone()?])).flatten();
+    let lock = options.lock.iter().flat_map(|file| [OsString::from("--lock"), file.clone().into_os_string()]);
+    let command = std::iter::once(OsString::from("--")).chain(options.command.iter().cloned());
+    keys.chain(own).map(OsString::from).chain(lock).chain(command).collect()
 }
 
 #[cfg(test)]
@@ -102,9 +105,10 @@ mod tests {
 
     #[test]
     fn options_become_annotations_in_the_words_of_the_request() {
-        let line = "gpool run --fraction 0.3 --memory 4GiB --device 1 --run-time 2h --key mode=slice --user me -- sleep --user 5";
+        let line = "gpool run --fraction 0.3 --memory 4GiB --device 1 --run-time 2h --key mode=slice --lock /run/l --name job-7 --user me -- sleep --user 5";
         let want = "--annotation gpool.io/fraction=0.3 --annotation gpool.io/memory=4GiB --annotation gpool.io/device=1 \
-                    --annotation gpool.io/run-time=2h --annotation gpool.io/mode=slice --user me -- sleep --user 5";
+                    --annotation gpool.io/run-time=2h --annotation gpool.io/mode=slice --user me --name job-7 --lock /run/l \
+                    -- sleep --user 5";
         let want: Vec<OsString> = want.split_whitespace().map(OsString::from).collect();
         assert_eq!(super::arguments(&options(line)), want);
     }

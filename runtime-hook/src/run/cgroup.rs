@@ -1,7 +1,8 @@
 //! The command's cgroup, below the caller's own: limits of a session, a unit or a Slurm job go on to hold.
 
+use super::description::fresh_digits;
 use super::unprepared;
-use gpool_protocol::ErrorBody;
+use gpool_protocol::{ErrorBody, RUN_CGROUP, maker_of_run_cgroup};
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -22,20 +23,21 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group of this name in each hierarchy, and takes away those whose `gpool-run` was killed.
+    /// Makes a group of a new name in each hierarchy, and takes away those whose `gpool-run` was killed.
     ///
     /// # Errors
     /// There is no hierarchy in which one can be made.
-    pub fn make(name: &str) -> Result<Self, ErrorBody> {
+    pub fn make() -> Result<Self, ErrorBody> {
         let read = |path| fs::read(path).map_err(|error| unprepared(format!("{path} cannot be read"), error));
         // Others may have mounted something under a name of any bytes.
         let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?);
+        let name = format!("{}{}", RUN_CGROUP, fresh_digits());
         let parents = parents(&String::from_utf8_lossy(&cgroups), &String::from_utf8_lossy(&mounts));
         let mut cgroup = Self { directories: Vec::new() };
         let mut refused = std::io::Error::from(std::io::ErrorKind::Unsupported);
         for parent in parents {
             remove_leftovers(&parent);
-            let directory = parent.join(format!("gpool-{name}"));
+            let directory = parent.join(&name);
             match fs::create_dir(&directory) {
                 Ok(()) => cgroup.directories.push(directory),
                 Err(error) => refused = error,
@@ -129,10 +131,8 @@ fn hierarchy<'a>(line: &'a str, controllers: &[&str]) -> Option<(&'a Path, &'a s
 fn remove_leftovers(parent: &Path) {
     for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let rest = name.to_str().and_then(|name| name.strip_prefix("gpool-run-")).unwrap_or_default();
-        // The name begins with the pid of its maker, and twelve more digits; see `fresh_id`.
-        let pid = rest.len().checked_sub(12).map(|end| &rest[..end]).unwrap_or_default();
-        if !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()) && !Path::new("/proc").join(pid).exists() {
+        let maker = name.to_str().and_then(maker_of_run_cgroup);
+        if maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = fs::remove_dir(entry.path());
         }
     }

@@ -64,12 +64,34 @@ fn said(program: &str, arguments: &[&str]) -> Option<String> {
     output.status.success().then(|| String::from_utf8(output.stdout).ok())?
 }
 
-/// A name for a command that no engine has named. It is never used again, so no place is kept under it.
-pub fn fresh_id() -> ContainerId {
+/// The longest name, so that what is printed of an id stays readable.
+const NAME_BYTES: usize = 63;
+/// What the id of a command begins with that nobody has named.
+const UNNAMED: &str = "run";
+
+/// An id for a command that no engine has named: it begins with `name`. It is never used again, so no place is kept under it.
+///
+/// # Errors
+/// The name could not be the beginning of an id.
+pub fn fresh_id(name: Option<&str>) -> Result<ContainerId, ErrorBody> {
+    let refused = || {
+        ErrorBody::new(
+            ErrorCode::RequestInvalid,
+            format!("--name: {name:?} cannot be the beginning of an id", name = name.unwrap_or_default()),
+            format!("give 1 to {NAME_BYTES} of the characters A-Z, a-z, 0-9, _, +, . and -"),
+        )
+    };
+    let is_fit = |name: &str| name.len() <= NAME_BYTES && ContainerId(name.to_owned()).check().is_ok();
+    name.is_none_or(is_fit).then_some(()).ok_or_else(refused)?;
+    Ok(ContainerId(format!("{}-{}", name.unwrap_or(UNNAMED), fresh_digits())))
+}
+
+/// The pid of this process, and twelve digits that nobody has had or will have.
+pub fn fresh_digits() -> String {
     let random = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
     let digits: String = random.chars().filter(char::is_ascii_hexdigit).collect();
     // A process id is unique while this process lives, should there be no random number.
-    ContainerId(format!("run-{}{}", std::process::id(), digits.get(..12).unwrap_or_default()))
+    format!("{}{}", std::process::id(), digits.get(..12).unwrap_or_default())
 }
 
 /// The caller's environment, as far as it is text.
@@ -185,7 +207,13 @@ mod tests {
     use crate::report::assert_presentable;
 
     fn order(key: &str) -> Order {
-        Order { annotations: [(key.to_owned(), "0.3".to_owned())].into(), user: None, command: vec!["true".into()] }
+        Order {
+            annotations: [(key.to_owned(), "0.3".to_owned())].into(),
+            user: None,
+            name: None,
+            lock: None,
+            command: vec!["true".into()],
+        }
     }
 
     #[test]
@@ -213,7 +241,13 @@ mod tests {
         let env = spec["process"]["env"].as_array().unwrap();
         let homes: Vec<_> = env.iter().filter(|entry| entry.as_str().unwrap().starts_with("HOME=")).collect();
         assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
-        assert_ne!(fresh_id(), fresh_id());
+        assert_ne!(fresh_id(None), fresh_id(None));
+        let [named, again] = [0; 2].map(|_| fresh_id(Some("job-4711")).unwrap());
+        assert!(named != again && named.0.starts_with("job-4711-") && named.check() == Ok(()), "{named}");
+        assert!(fresh_id(None).unwrap().0.starts_with("run-"));
+        for wrong in ["", "a b", "a/b", "a\nb", &"a".repeat(NAME_BYTES + 1)] {
+            assert_presentable(&fresh_id(Some(wrong)).unwrap_err());
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `gpool-run`: a command of the host under a lease, without a container engine.
 //!
 //! ```text
-//! gpool-run [--annotation KEY=VALUE ...] [--user NAME] -- COMMAND [ARGUMENT ...]
+//! gpool-run [--annotation KEY=VALUE ...] [--user NAME] [--name NAME] [--lock FILE] -- COMMAND [ARGUMENT ...]
 //! ```
 //!
 //! `gpool run` reads what a person typed and executes this. It describes the command as an engine describes a container,
@@ -19,6 +19,7 @@ mod handing_on;
 mod inner;
 mod interruption;
 mod job;
+mod lock;
 mod mounts;
 mod order;
 mod outer;

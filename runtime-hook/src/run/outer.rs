@@ -4,6 +4,7 @@ use super::cgroup::Cgroup;
 use super::description::{self, Person};
 use super::interruption::{Outcome, Work};
 use super::job::{self, Job};
+use super::lock;
 use super::order::Order;
 use super::pipes::{self, Ends, Signalled};
 use super::plan::{Plan, nodes_and_mounts};
@@ -52,6 +53,9 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             "call it with sudo, with --user NAME for a command that shall not run as root",
         ));
     }
+    let id = description::fresh_id(order.name.as_deref())?;
+    // Held until this process ends, whatever comes of the command.
+    let _lock = order.lock.as_deref().map(lock::take).transpose()?;
     let person = order.user.as_deref().map(Person::find).transpose()?;
     let configuration = gpool_configuration::load(&Installation::default().configuration);
     let configuration = configuration.map_err(unusable_configuration)?;
@@ -59,11 +63,10 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     description::check_asks(&Described::read(&spec), &configuration.default_request)?;
     // Before there is something that would be left: a lease, a cgroup, an inner half.
     let signals = Signals::catch().map_err(|error| unprepared("signals cannot be waited for", error))?;
-    let id = description::fresh_id();
-    let (container_id, settings) = (id.clone(), configuration.clone());
+    let settings = configuration.clone();
     let leasing = Work::begin(move || {
         let applicant = Applicant {
-            container_id,
+            container_id: id,
             bundle: Path::new("/"),
             asked_for_parent: false,
             starts_once: true,
@@ -82,7 +85,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             return Ok(End::Signal(signal as i32));
         }
     };
-    let outcome = Cgroup::make(&id.0).and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
+    let outcome = Cgroup::make().and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
     // The supervisor sees the end by itself; told, it need not wait.
     leased.give_back();
     outcome

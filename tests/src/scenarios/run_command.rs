@@ -37,6 +37,7 @@ pub fn run(inside: &Inside) -> Result<()> {
         .and_then(|()| what_is_mounted_beside_the_shims_stays(&host))
         .and_then(|()| it_has_a_whole_gpu(&host))
         .and_then(|()| two_of_them_share(&host))
+        .and_then(|()| one_at_a_time_has_a_lock(&host))
         .and_then(|()| one_whose_terminal_goes_ends(&host))
         .and_then(|()| a_killed_one_ends(&host));
     finish(host, outcome)
@@ -361,6 +362,26 @@ fn two_of_them_share(host: &Host) -> Result<()> {
     gone(host, "SIGTERM to gpool run")
 }
 
+/// `gpool run --lock`: while a command goes on another one with the same file is not started; and its id begins as `--name` says.
+fn one_at_a_time_has_a_lock(host: &Host) -> Result<()> {
+    const WORDS: [&str; 8] =
+        ["run", "--fraction", "0.3", "--name", "job-7", "--lock", "/run/gpool-run-command.lock", "--"];
+    let mut command = host.command("gpool");
+    command.args(WORDS).args(["sleep", "600"]);
+    let mut first = spawn_bound(&mut command).context("gpool run")?;
+    let is_named = || {
+        let leases = host.leases()?;
+        Ok(leases.iter().any(|its| its.state == LeaseState::Active && its.container_id.0.starts_with("job-7-")))
+    };
+    wait_for("a command with a name", is_named)?;
+    is_not_started(host, &[&WORDS[1..], &["true"]].concat(), "GPOOL-E511")?;
+    signal(&first, Signal::TERM)?;
+    first.wait().context("gpool run")?;
+    succeeded("the next one", host.gpool(&[&WORDS[..], &["true"]].concat())?)?;
+    is_not_started(host, &["--fraction", "0.3", "--name", "a b", "--", "true"], "GPOOL-E101")?;
+    gone(host, "a lock")
+}
+
 /// A terminal that hangs up tells the leader of its session alone, and that is `gpool run` here.
 fn one_whose_terminal_goes_ends(host: &Host) -> Result<()> {
     // Where this test runs under nohup the command would go on.
@@ -381,7 +402,7 @@ fn one_whose_terminal_goes_ends(host: &Host) -> Result<()> {
     gone(host, "the end of its terminal")
 }
 
-/// SIGKILL to `gpool run` ends the command; its cgroup goes with the next call.
+/// SIGKILL to `gpool run` ends the command; the supervisor removes its cgroup with the lease.
 fn a_killed_one_ends(host: &Host) -> Result<()> {
     // Another run of the tests may have left some, whose pids are somebody else's here.
     let before = groups_on_the_host();
@@ -390,9 +411,10 @@ fn a_killed_one_ends(host: &Host) -> Result<()> {
     signal(&killed, Signal::KILL)?;
     killed.wait().context("gpool run")?;
     gone(host, "SIGKILL to gpool run")?;
+    let left = || groups_on_the_host().into_iter().filter(|path| !before.contains(path)).collect::<Vec<PathBuf>>();
+    ensure(left().is_empty(), || format!("left of the killed one: {:?}", left()))?;
     succeeded("the next one", gpool_run(host, &["--fraction", "0.9", "--", "true"])?)?;
-    let left: Vec<PathBuf> = groups_on_the_host().into_iter().filter(|path| !before.contains(path)).collect();
-    ensure(left.is_empty(), || format!("left of the killed one: {left:?}"))
+    ensure(left().is_empty(), || format!("left of the next one: {:?}", left()))
 }
 
 fn groups_on_the_host() -> Vec<PathBuf> {
