@@ -3,6 +3,7 @@
 mod bpf;
 pub mod devices;
 pub mod openings;
+pub mod run_groups;
 
 use crate::procfs::{self, WatchedProcess};
 use gpool_protocol::HostPid;

@@ -21,7 +21,7 @@ use super::statement::Statement;
 use super::tellings::Tellings;
 use crate::audit;
 use crate::bell::Bell;
-use crate::cgroup;
+use crate::cgroup::{self, run_groups::of as run_groups};
 use crate::clock;
 use crate::compute_modes::ComputeModes;
 use crate::counted::HostSeal;
@@ -239,6 +239,7 @@ impl Leases {
             requester: Some(requester.name),
             init: None,
             cgroup: None,
+            run_groups: Vec::new(),
             processes: Vec::new(),
             standing: None,
             shims: Vec::new(),
@@ -408,11 +409,10 @@ impl Leases {
         }
         let mut book = self.book();
         let lease = book.exactly(lease)?;
-        // A container without a cgroup of its own shares its starter's, which says nothing about the container.
+        // One without a cgroup of its own shares its starter's. What is done to a lease's cgroup is done with root's rights.
         let starter = lease.requester.as_ref().and_then(|requester| cgroup::path_of(requester.name.pid));
-        let cgroup = cgroup::path_of(init_pid).filter(|path| Some(path) != starter.as_ref());
-        // What is done to a lease's cgroup is done with root's rights.
-        let cgroup = cgroup.filter(|path| only_of.is_none_or(|uid| cgroup::is_owned_by(path, uid)));
+        let may_be_its = |path: &String| only_of.is_none_or(|uid| cgroup::is_owned_by(path, uid));
+        let cgroup = cgroup::path_of(init_pid).filter(|path| Some(path) != starter.as_ref() && may_be_its(path));
         if lease.record.init.is_some_and(|bound| bound != init.name) {
             return Err(ErrorBody::new(
                 ErrorCode::LeaseConflict,
@@ -429,7 +429,7 @@ impl Leases {
             // Without its server it would run beside the others, with no limit.
             self.is_served(group)?;
         }
-        let bound = Record { init: Some(init.name), cgroup, ..lease.record.clone() };
+        let bound = Record { init: Some(init.name), cgroup, run_groups: run_groups(init_pid), ..lease.record.clone() };
         let written = bound.write(&self.configuration().paths.run_dir);
         written.map_err(|cause| failed("the lease cannot be written down", cause))?;
         // Behind the record, without which nobody would know what it is.
@@ -485,7 +485,7 @@ impl Leases {
         if self.configuration().ledger.is_kept() {
             book.ended.push(Statement::of_ended(&mut lease, now_ns, clock::unix_ms()));
         }
-        self.clear_away(id);
+        self.clear_away_of(&lease.record);
         if lease.record.init.is_some() {
             service_manager::forget(id);
         }

@@ -2,6 +2,7 @@
 
 use super::grant::Leases;
 use super::record::{Record, dir_of, region_dir_of};
+use crate::cgroup::run_groups;
 use crate::faults::Faults;
 use crate::region::{Mounts, RegionHost};
 use gpool_protocol::LeaseId;
@@ -64,6 +65,12 @@ impl Leases {
     pub fn clear_away(&self, id: &LeaseId) {
         let outcome = clear_away(&self.mounts, &self.configuration().paths.run_dir, id);
         self.leftovers.note(id, Instant::now(), &outcome);
+    }
+
+    /// The same of a lease of which the record is known: that leads to the cgroups that a killed `gpool run` could not remove.
+    pub fn clear_away_of(&self, record: &Record) {
+        run_groups::remove(&record.run_groups);
+        self.clear_away(&record.lease_id);
     }
 
     /// Tries again with one of those that could not be cleared away.

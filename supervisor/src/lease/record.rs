@@ -201,6 +201,9 @@ pub struct Record {
     pub init: Option<ProcessName>,
     /// The container's cgroup, once bound.
     pub cgroup: Option<String>,
+    /// Those that `gpool run` has made for it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub run_groups: Vec<String>,
     /// Registered processes.
     #[serde(default)]
     pub processes: Vec<ProcessRecord>,

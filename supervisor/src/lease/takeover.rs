@@ -119,7 +119,7 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
         return false;
     }
     crate::log::line(Priority::Information, format_args!("lease {id} is over: {cause}"));
-    leases.clear_away(id);
+    leases.clear_away_of(record);
     let mut book = leases.book();
     book.kept_inits.remove(id);
     if same_boot && leases.configuration().ledger.is_kept() {
