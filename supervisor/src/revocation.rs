@@ -136,8 +136,9 @@ fn begin(leases: &Leases, lease: &str, by: Taking) -> Result<Begun, ErrorBody> {
 fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     let known = leases.book().leases.get(id).and_then(revoked);
     let Some((cgroup, revocation, mps_group)) = known else { return Ok(BTreeSet::new()) };
+    let mut killed = BTreeSet::new();
     if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
-        devices::deny(&cgroup, &revocation.devices)?;
+        killed = deny_or_end(leases, id, &cgroup, &revocation.devices)?;
     }
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return Ok(BTreeSet::new()) };
@@ -148,7 +149,28 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     }
     close(leases, lease);
     drop(book);
-    Ok(end_users(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices))
+    killed.extend(end_users(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices));
+    Ok(killed)
+}
+
+/// Denies the devices. A command of `gpool run` below a cgroup whose program lets no other be added, as that of a job under Slurm, is ended
+/// as a whole instead: then nothing is left that could open them. Those that were killed for that.
+///
+/// # Errors
+/// The kernel does not deny them, and it is no such command.
+fn deny_or_end(
+    leases: &Leases,
+    id: &LeaseId,
+    cgroup: &str,
+    devices: &BTreeSet<(u32, u32)>,
+) -> io::Result<BTreeSet<HostPid>> {
+    let Err(cause) = devices::deny(cgroup, devices) else { return Ok(BTreeSet::new()) };
+    let is_command = leases.book().leases.get(id).is_some_and(|lease| !lease.record.run_groups.is_empty());
+    if !is_command || !devices::is_held_above(&cause) {
+        return Err(cause);
+    }
+    log!("the command of lease {id} is ended as a whole: {cause}");
+    Ok(cgroup::kill(cgroup))
 }
 
 /// The kernel denies nothing: the lease is as it was.
@@ -159,6 +181,17 @@ fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
         lease.state = if has_ended { LeaseState::Ending } else { LeaseState::Active };
         lease.revoked_at = None;
         tell(write_down(leases, lease));
+    }
+    not_denied(cause)
+}
+
+fn not_denied(cause: io::Error) -> ErrorBody {
+    if devices::is_held_above(&cause) {
+        return ErrorBody::new(
+            ErrorCode::NotPermitted,
+            format!("the devices cannot be denied to the container, which keeps them: {cause}"),
+            "stop the container with its engine, or end the job that it is in",
+        );
     }
     if cause.kind() == io::ErrorKind::PermissionDenied {
         return ErrorBody::new(
@@ -317,4 +350,19 @@ fn tell<E: std::fmt::Display>(outcome: Result<(), E>) {
 fn write_down(leases: &Leases, lease: &Lease) -> Result<(), ErrorBody> {
     let written = lease.record.write(&leases.configuration().paths.run_dir);
     written.map_err(|cause| failed("the lease cannot be written down", cause))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_keeps_a_device_from_being_denied_is_named() {
+        let above = not_denied(io::Error::new(io::ErrorKind::PermissionDenied, devices::HeldAbove)).to_string();
+        assert!(above.contains("above its cgroup") && above.contains("ConstrainDevices"), "{above}");
+        assert!(!above.contains("confined") && above.contains("[GPOOL-E401]"), "{above}");
+        let confined = not_denied(io::Error::from_raw_os_error(nix::libc::EPERM)).to_string();
+        assert!(confined.contains("the confined variant of the service"), "{confined}");
+        assert!(!not_denied(io::Error::from_raw_os_error(nix::libc::ENOMEM)).to_string().contains("confined"));
+    }
 }

@@ -9,6 +9,7 @@ use super::bpf::{
 use super::directories;
 use rustix::fs::{Mode, OFlags, open};
 use std::collections::BTreeSet;
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -16,6 +17,24 @@ use std::path::{Path, PathBuf};
 /// Of bpf(2) in linux/bpf.h.
 const BPF_PROG_ATTACH: nix::libc::c_long = 8;
 const BPF_F_ALLOW_MULTI: u32 = 2;
+
+/// A program of somebody else's above the cgroup lets no other be put below it: one that is there without a flag that allows it
+/// (kernel/bpf/cgroup.c, hierarchy_allows_attach).
+#[derive(Debug)]
+pub struct HeldAbove;
+
+impl fmt::Display for HeldAbove {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a device program above its cgroup, such as that of Slurm's ConstrainDevices, lets none be added")
+    }
+}
+
+impl std::error::Error for HeldAbove {}
+
+/// Whether [`deny`] failed because of a program above the cgroup.
+pub fn is_held_above(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|cause| cause.is::<HeldAbove>())
+}
 
 /// Denies the character devices with these major and minor numbers to the cgroup `path` and all below it. Where a
 /// version 1 hierarchy of devices has the cgroup, said again it changes nothing; on version 2 each time puts another
@@ -84,7 +103,15 @@ fn attach(directory: &Path, devices: &BTreeSet<(u32, u32)>) -> io::Result<()> {
         BPF_CGROUP_DEVICE,
         BPF_F_ALLOW_MULTI,
     ]);
-    bpf(BPF_PROG_ATTACH, &mut attribute).map(drop)
+    bpf(BPF_PROG_ATTACH, &mut attribute).map(drop).map_err(of_attaching)
+}
+
+/// Whoever may not call bpf(2), or has too few rights, was told so when the program was loaded.
+fn of_attaching(error: io::Error) -> io::Error {
+    match error.raw_os_error() {
+        Some(nix::libc::EPERM) => io::Error::new(io::ErrorKind::PermissionDenied, HeldAbove),
+        _ => error,
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +176,13 @@ mod tests {
         ] {
             assert_eq!(run(&program, kind, major, minor), answer, "{kind} {major}:{minor}");
         }
+    }
+
+    #[test]
+    fn a_program_that_may_be_loaded_and_not_added_is_held_by_one_above() {
+        let refused = |errno| io::Error::from_raw_os_error(errno);
+        assert!(is_held_above(&of_attaching(refused(nix::libc::EPERM))));
+        assert!(!is_held_above(&of_attaching(refused(nix::libc::E2BIG))) && !is_held_above(&refused(nix::libc::EPERM)));
     }
 
     #[test]
