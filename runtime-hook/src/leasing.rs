@@ -31,6 +31,8 @@ pub struct Applicant<'a> {
     pub asked_for_parent: bool,
     /// Whether nothing starts again under this id, so that its place need not be kept.
     pub starts_once: bool,
+    /// Whether it is a command of `gpool run`, and no container of an engine.
+    pub is_command: bool,
     /// Whether it asks for GPUs also where it says nothing of gpool.
     pub asks_for_gpus: bool,
     /// The name of the program that makes the container.
@@ -114,7 +116,8 @@ pub fn lease_into(
     let mut granted = waiting::ask(&client, &asked, patience, is_wanted, applicant.on_waiting).map_err(of_default)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     is_wanted().then_some(()).ok_or_else(waiting::unwanted).inspect_err(|_| leased.give_back())?;
-    require_reach(&granted.edits, is_in_the_hosts_mounts()).inspect_err(|_| leased.give_back())?;
+    let is_in_the_hosts_mounts = is_in_the_hosts_mounts();
+    require_reach(&granted.edits, is_in_the_hosts_mounts, applicant.is_command).inspect_err(|_| leased.give_back())?;
     if configuration.driver.compat == Compat::Image {
         compat::prefer_image(&mut granted.edits, &image, granted.mechanism);
     }
@@ -145,9 +148,10 @@ fn of_default(error: ErrorBody) -> ErrorBody {
 }
 
 /// Refuses a lease whose files the low-level runtime could not mount. Podman makes a mount namespace of its own for an
-/// ordinary user, and for containers whose ids are mapped; the region, which is mounted later, is in it only if the host's
-/// mounts reach it. What is not there where the host's own mounts are is not there at all.
-fn require_reach(edits: &[Edit], is_in_the_hosts_mounts: bool) -> Result<(), ErrorBody> {
+/// ordinary user, and for containers whose ids are mapped, and Slurm one for each job with job_container/tmpfs; the region,
+/// which is mounted later, is in it only if the host's mounts reach it. What is not there where the host's own mounts are is
+/// not there at all.
+fn require_reach(edits: &[Edit], is_in_the_hosts_mounts: bool, is_command: bool) -> Result<(), ErrorBody> {
     let sources = edits.iter().filter_map(|edit| match edit {
         Edit::Device { source, .. } | Edit::Mount { source, .. } | Edit::Library { source, .. } => {
             Some(source.as_str())
@@ -161,6 +165,13 @@ fn require_reach(edits: &[Edit], is_in_the_hosts_mounts: bool) -> Result<(), Err
             ErrorCode::ConfigurationInvalid,
             format!("{path}, which a container with a share is to have, is not on this host"),
             format!("install what it belongs to, or correct [[driver.mount]] in {DEFAULT_PATH}"),
+        )),
+        Some(path) if is_command => Err(ErrorBody::new(
+            ErrorCode::NotPermitted,
+            format!("{path} of the host cannot be reached from the mount namespace in which the command is started"),
+            "call gpool run where mounts of the host arrive: under Slurm's job_container/tmpfs with Shared=true in \
+             job_container.conf, after which slurmd is restarted; in a unit without MountFlags=private; and not below unshare \
+             --mount, which makes them private",
         )),
         Some(path) => Err(ErrorBody::new(
             ErrorCode::NotPermitted,
@@ -258,11 +269,18 @@ mod tests {
     fn what_an_ordinary_user_cannot_reach_is_named() {
         let mount = |source: &str| Edit::Mount { source: source.into(), destination: "/x".into(), options: Vec::new() };
         let env = Edit::Env { name: "A".into(), value: "/no".into() };
-        assert_eq!(require_reach(&[mount("/etc"), env], false), Ok(()));
-        for (is_hosts, what) in [(false, "mount namespace"), (true, "is not on this host")] {
-            let error = require_reach(&[mount("/etc"), mount("/proc/no/such/region")], is_hosts).unwrap_err();
+        assert_eq!(require_reach(&[mount("/etc"), env], false, false), Ok(()));
+        for (is_hosts, is_command, what, remedy) in [
+            (false, false, "mount namespace in which the container is made", "podman system migrate"),
+            (false, true, "mount namespace in which the command is started", "Shared=true in job_container.conf"),
+            (true, false, "is not on this host", "install"),
+            (true, true, "is not on this host", "install"),
+        ] {
+            let edits = [mount("/etc"), mount("/proc/no/such/region")];
+            let error = require_reach(&edits, is_hosts, is_command).unwrap_err();
             assert_presentable(&error);
             assert!(error.message.contains("/proc/no/such/region") && error.message.contains(what), "{error}");
+            assert!(error.remedy.contains(remedy), "{error}");
         }
     }
 

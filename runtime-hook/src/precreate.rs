@@ -65,6 +65,7 @@ fn lease(installation: &Installation, mut spec: Value, described: &Described) ->
         bundle: Path::new("/"),
         asked_for_parent: true,
         starts_once: false,
+        is_command: false,
         asks_for_gpus: false,
         // Podman itself, which waits for its hooks.
         maker: String::new(),

@@ -127,6 +127,7 @@ fn honour(requested: Requested, creation: &Creation, configuration: &Configurati
         bundle: bundle.path(),
         asked_for_parent: false,
         starts_once: false,
+        is_command: false,
         asks_for_gpus: true,
         maker: waiting::maker(),
         // Engines show nothing of a runtime that has not failed; the supervisor's log has it.

@@ -70,6 +70,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             bundle: Path::new("/"),
             asked_for_parent: false,
             starts_once: true,
+            is_command: true,
             asks_for_gpus: true,
             maker: String::new(),
             on_waiting: tell_waiting,
