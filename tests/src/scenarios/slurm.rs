@@ -34,6 +34,9 @@ const LOOKS: Duration = Duration::from_secs(3);
 const SCRIPT: &str = "/usr/local/sbin/gpool-job";
 const OVERFLOW: &str = "/etc/gpool/overflow";
 const HEALTH: &str = "/usr/local/sbin/gpool-node-health";
+const EPILOG: &str = "/usr/local/sbin/gpool-epilog";
+/// Where a command says which signals it has had.
+const SAVES: &str = "/run/saves";
 /// Slurm resolves no name where every address is of the loopback net.
 const ADDRESS: &str = "10.9.9.1";
 
@@ -54,6 +57,7 @@ SlurmdPidFile=/run/slurm/slurmd.pid
 SelectTypeParameters=CR_CPU
 HealthCheckProgram=/usr/local/sbin/gpool-node-health
 HealthCheckInterval=1
+Epilog=/usr/local/sbin/gpool-epilog
 PartitionName=all Nodes=ALL Default=YES OverSubscribe=FORCE:8 State=UP
 PartitionName=cloud Nodes=ALL State=DOWN
 ";
@@ -96,6 +100,7 @@ fn jobs(host: &Host) -> Result<()> {
         .and_then(|()| who_has_no_count_is_refused())
         .and_then(|()| one_command_at_a_time(host))
         .and_then(|()| each_task_of_an_array_has_its_own_share(host))
+        .and_then(|()| a_command_has_the_signals_of_its_job(host))
         .and_then(|()| a_cancelled_job_leaves_nothing(host))
         .and_then(|()| a_partition_is_open_while_the_host_is_short_of_room())
         .and_then(|()| a_node_without_a_gpu_in_service_is_drained(host))
@@ -128,6 +133,7 @@ fn set_up(host: &Host) -> Result<()> {
     write("/etc/pam.d/sudo", permitted, 0o644)?;
     write("/etc/sudoers", &on_the_page("Defaults!")?, 0o440)?;
     write(SCRIPT, &on_the_page("#!/bin/sh\n# gpool-job")?, 0o755)?;
+    write(EPILOG, &on_the_page("#!/bin/sh\n# gpool-epilog")?, 0o755)?;
     write(HEALTH, &on_the_page("#!/bin/sh\n# gpool-node-health")?, 0o755)?;
     let overflow = block_of_a_page(include_str!("../../../docs/overflow.md"), "#!/bin/sh\n# overflow: opens")?;
     write(OVERFLOW, &overflow, 0o755)?;
@@ -214,6 +220,8 @@ fn a_job_has_the_share_of_its_count(host: &Host) -> Result<()> {
     ensure(said == want, || format!("in a job it is {said:?}"))?;
     let tenant = job(USER, Some(3), &[], &["sudo", SCRIPT, "gpool-tenant", "--seconds", "2"])?;
     wait_for("a lease of three tenths", || has_one_lease_of(host, 300))?;
+    let leases = host.leases()?;
+    ensure(leases.iter().all(|its| its.container_id.0.starts_with("job-")), || format!("the job's are {leases:?}"))?;
     let output = tenant.wait_with_output().context("srun")?;
     ensure(output.status.success(), || format!("a tenant ended with {}: {}", output.status, text(&output.stderr)))?;
     let status = ended(USER, Some(3), &["sudo", SCRIPT, "sh", "-c", "exit 7"])?.status.code();
@@ -266,7 +274,7 @@ fn one_command_at_a_time(host: &Host) -> Result<()> {
     ensure(other == OTHER.name, || format!("beside it {other:?} runs"))?;
     let output = first.wait_with_output().context("srun")?;
     let said = (text(&output.stdout), text(&output.stderr));
-    let is_told = said.0.trim() == "125" && said.1.contains("another command of job");
+    let is_told = said.0.trim() == "125" && said.1.contains("another one has the lock");
     ensure(is_told, || format!("the second command of a job says {said:?}"))
 }
 
@@ -274,7 +282,7 @@ fn one_command_at_a_time(host: &Host) -> Result<()> {
 fn each_task_of_an_array_has_its_own_share(host: &Host) -> Result<()> {
     let mut command = USER.command("sbatch");
     command.args(["--array=1-3", "--gres=gpool:2", "--wait", "--chdir=/", "--time=5", "--output=/dev/null"]);
-    command.arg(format!("--wrap=sudo {SCRIPT} sleep 5")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.arg(format!("--wrap=exec sudo {SCRIPT} sleep 5")).stdout(Stdio::piped()).stderr(Stdio::piped());
     let array = command.spawn().context("sbatch")?;
     let leases = wait_for("three leases of two tenths", || has_leases_of(host, &[200; 3]));
     // It ends with the highest code of its tasks.
@@ -283,13 +291,48 @@ fn each_task_of_an_array_has_its_own_share(host: &Host) -> Result<()> {
     wait_for("the end of all", || Ok(host.leases()?.is_empty()))
 }
 
+/// A command that is told of its end saves, and has `KillWait` for that: nothing between it and Slurm dies meanwhile.
+fn a_command_has_the_signals_of_its_job(host: &Host) -> Result<()> {
+    const PROGRAM: &str = "#!/bin/sh\ncd /run/saves\ntrap 'echo usr1 >> said' USR1\n\
+                           trap 'echo term >> said; sleep 1; echo saved >> said; exit 0' TERM\n\
+                           echo ready > said\nwhile :; do sleep 0.1; done\n";
+    let directory = Path::new(SAVES);
+    fs::create_dir_all(directory).context(SAVES)?;
+    fs::set_permissions(directory, PermissionsExt::from_mode(0o777)).context(SAVES)?;
+    let program = directory.join("program");
+    fs::write(&program, PROGRAM).context(program.display())?;
+    fs::set_permissions(&program, PermissionsExt::from_mode(0o755)).context(program.display())?;
+    let said = || fs::read_to_string(directory.join("said")).unwrap_or_default();
+    let mut command = USER.command("sbatch");
+    command.args(["--job-name=saves", "--gres=gpool:9", "--wait", "--chdir=/", "--time=5", "--output=/dev/null"]);
+    command.arg(format!("--wrap=exec sudo {SCRIPT} {SAVES}/program")).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let job = command.spawn().context("sbatch")?;
+    wait_for("a command that waits for signals", || Ok(said() == "ready\n"))?;
+    let told = |options: &[&str]| -> Result<()> {
+        let status = USER.command("scancel").args(options).arg("--name=saves").status().context("scancel")?;
+        ensure(status.success(), || format!("scancel {options:?} ended with {status}"))
+    };
+    told(&["--signal=USR1", "--full"])?;
+    wait_for("USR1", || Ok(said() != "ready\n"))?;
+    // A second one would be there by now.
+    std::thread::sleep(LOOKS);
+    told(&[])?;
+    wait_for("the end of its lease", || Ok(host.leases()?.is_empty()))?;
+    job.wait_with_output().context("sbatch")?;
+    let said = said();
+    ensure(said == "ready\nusr1\nterm\nsaved\n", || format!("a command that traps signals says {said:?}"))
+}
+
 fn a_cancelled_job_leaves_nothing(host: &Host) -> Result<()> {
     let long = job(USER, Some(9), &["--job-name=long"], &["sudo", SCRIPT, "sleep", "1000"])?;
     wait_for("a lease of nine tenths", || has_one_lease_of(host, 900))?;
     let cancelled = USER.command("scancel").arg("--name=long").status().context("scancel")?;
     ensure(cancelled.success(), || format!("scancel ended with {cancelled}"))?;
     wait_for("the end of its lease", || Ok(host.leases()?.is_empty()))?;
-    long.wait_with_output().context("srun").map(drop)
+    long.wait_with_output().context("srun")?;
+    // Of this job and of all before it.
+    let locks = || fs::read_dir("/run/gpool-job").context("the locks of jobs").map(Iterator::count);
+    wait_for("an Epilog that removes the job's file", || Ok(locks()? == 0))
 }
 
 /// What Slurm says of its node.
