@@ -3,11 +3,17 @@
 use crate::clock;
 use crate::events::About;
 use crate::lease::{Book, Kept, Leases};
+use crate::state_file::StateFile;
 use gpool_configuration::{LeastPriority, Phase, Reservation};
 use gpool_protocol::{
     EventKind, Priority, ReservationSeat, ReservationState, ReservationView, format_bytes, format_gpus,
 };
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
+
+/// In `[paths] state_dir`.
+const NAME: &str = "reservations.json";
 
 /// What is missing is told when so many looks in a row have found it: leases come and go.
 const LOOKS: u8 = 3;
@@ -67,22 +73,51 @@ fn view(name: &str, reservation: &Reservation, seats: Option<Vec<ReservationSeat
 }
 
 /// Tells what is new of them; to be called every few seconds.
-pub fn tend(leases: &Leases, told: &mut Told) {
+pub fn tend(leases: &Leases, teller: &mut Teller) {
     let views = views(leases, &leases.book());
-    for message in told.news(&views) {
+    for message in teller.news(&views) {
         leases.events.note(EventKind::Reservation, About::default(), message);
     }
 }
 
-/// How each was when it was told of last.
-#[derive(Debug, Default)]
-pub struct Told(BTreeMap<String, Standing>);
+/// Who tells of them: once, also across a restart of the supervisor.
+#[derive(Debug)]
+pub struct Teller {
+    written: StateFile<Told>,
+    told: Told,
+}
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+impl Teller {
+    /// Goes on from what was told in an earlier life, which is written down in this directory.
+    pub fn open(state_dir: &Path) -> Self {
+        let written = StateFile::<Told>::open(state_dir, NAME, "what stands of reservations is told again");
+        let told = written.lock().clone();
+        Self { written, told }
+    }
+
+    /// What is to be told that was not before, which is written down. Where that fails it is told all the same.
+    fn news(&mut self, views: &[ReservationView]) -> Vec<String> {
+        let news = self.told.news(views);
+        if !news.is_empty()
+            && let Err(cause) = self.written.change(|old| old.clone_from(&self.told))
+        {
+            log!("what was told of reservations cannot be written down: {cause}; after a restart it is told again");
+        }
+        news
+    }
+}
+
+/// How each was when it was told of last.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+struct Told(BTreeMap<String, Standing>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 struct Standing {
     is_open: bool,
     is_whole: bool,
     /// How many looks in a row have found it otherwise.
+    #[serde(skip)]
     contrary: u8,
 }
 
@@ -160,6 +195,20 @@ mod tests {
         };
         let reservation = Reservation { teams: vec!["vision".into()], ..Reservation::default() };
         ReservationView { state, ..view("serving", &reservation, Some(vec![seat])) }
+    }
+
+    #[test]
+    fn what_was_told_is_not_told_again_by_the_next_supervisor() {
+        let directory = tempfile::tempdir().unwrap();
+        let open = [view_with(ReservationState::Open, 100)];
+        assert!(Teller::open(directory.path()).news(&open)[0].contains("has begun"));
+        let mut next = Teller::open(directory.path());
+        assert!(next.news(&open).is_empty(), "it has been open for long");
+        assert!(next.news(&[view_with(ReservationState::Closed, 0)])[0].contains("is over for now"));
+        let mut next = Teller::open(directory.path());
+        assert!(next.news(&[view_with(ReservationState::Closed, 0)]).is_empty());
+        assert!(next.news(&open)[0].contains("has begun"), "that it began while nobody was there is news");
+        assert!(Teller::open(directory.path()).news(&[])[0].contains("is not configured any more"));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::last_configuration::LastConfiguration;
 use crate::lease::Leases;
 use crate::{overflow, overrides, reservations};
+use std::path::Path;
 use std::time::Duration;
 
 /// How often.
@@ -11,7 +12,8 @@ const PERIOD: Duration = Duration::from_secs(2);
 
 /// Looks for ever; runs on its own thread.
 pub fn keep(leases: &Leases) {
-    let (mut told, mut configuration) = (reservations::Told::default(), LastConfiguration::default());
+    let mut told = reservations::Teller::open(Path::new(&leases.configuration().paths.state_dir));
+    let mut configuration = LastConfiguration::default();
     loop {
         std::thread::sleep(PERIOD);
         overrides::tend(leases);

@@ -1,13 +1,41 @@
 //! A lease in words for people, and by what events name it.
 
-use super::record::Record;
+use super::record::{GpuStanding, Record};
 use crate::events::About;
-use gpool_protocol::{Class, Mechanism, Priority, format_bytes, format_permille, format_short_time};
+use gpool_protocol::{
+    Class, GpuCharge, GpuUuid, Mechanism, Priority, format_bytes, format_permille, format_short_time,
+};
 
 /// What an event about `record` is about.
 pub fn about(record: &Record, uid: Option<u32>) -> About {
     let (lease_id, container_id) = (Some(record.lease_id.clone()), Some(record.container_id.clone()));
     About { lease_id, container_id, uid, owner_uid: Some(record.owner_uid), ..About::default() }
+}
+
+/// That it has ended, why, and what it had.
+pub fn ended(record: &Record, cause: &str, charged: &[GpuCharge]) -> String {
+    format!("ended {}: {cause}{}", record.container_id.short(), had(charged))
+}
+
+/// All of it together, behind why it ended.
+fn had(charged: &[GpuCharge]) -> String {
+    match charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>() {
+        0 => String::new(),
+        all_ns => format!("; it had {:.1} s of GPU time", all_ns as f64 / 1e9),
+    }
+}
+
+/// The event of one whose end nobody saw, with what it had been charged when that was written down last.
+pub fn ended_unseen(record: &Record, cause: &str) -> (About, String) {
+    let written = record.standing.iter().flat_map(|standing| &standing.gpus);
+    let charge =
+        |(uuid, gpu): (&GpuUuid, &GpuStanding)| GpuCharge { gpu_uuid: uuid.clone(), charged_gpu_ns: gpu.charged_ns };
+    // NVML has no figures of an instance.
+    let has_figures = record.mechanism != Mechanism::Mig;
+    let charged: Vec<_> = record.gpus().iter().zip(written).filter(|_| has_figures).map(charge).collect();
+    let short = record.container_id.short();
+    let message = format!("ended {short} while no supervisor saw it: {cause}{}", had(&charged));
+    (About { charged, ..about(record, None) }, message)
 }
 
 /// What to add where a cap is below what one context is taken to cost, `context_bytes`: no program of the container can
@@ -77,8 +105,29 @@ pub fn described(record: &Record) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::record::sample;
+    use super::super::record::{StandingRecord, sample};
     use super::*;
+
+    #[test]
+    fn the_event_of_an_end_that_nobody_saw_has_what_was_written_down_last() {
+        let mut record = sample();
+        let (about, message) = ended_unseen(&record, "its container has ended");
+        let short = record.container_id.short().to_owned();
+        assert_eq!(message, format!("ended {short} while no supervisor saw it: its container has ended"));
+        assert!(about.charged.is_empty() && about.lease_id.as_ref() == Some(&record.lease_id));
+        assert_eq!((about.uid, about.owner_uid), (None, Some(record.owner_uid)));
+        let gpus = vec![GpuStanding { charged_ns: 2_500_000_000, debt_ns: 0, seen_until_us: 0 }];
+        record.standing = Some(StandingRecord { at_ns: 1, gpus, counted: None, used_ns: None });
+        let (about, message) = ended_unseen(&record, "the host was booted");
+        assert_eq!(
+            message,
+            format!("ended {short} while no supervisor saw it: the host was booted; it had 2.5 s of GPU time")
+        );
+        let charged = GpuCharge { gpu_uuid: record.gpus()[0].clone(), charged_gpu_ns: 2_500_000_000 };
+        assert_eq!(about.charged, [charged]);
+        record.mechanism = Mechanism::Mig;
+        assert!(ended_unseen(&record, "x").0.charged.is_empty(), "of an instance there are no figures");
+    }
 
     #[test]
     fn a_cap_that_holds_no_context_is_told() {

@@ -3,7 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::changes::{Asked, Changes};
-use super::described::about;
+use super::described::{about, ended};
 use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
@@ -455,13 +455,7 @@ impl Leases {
         }
         let Some(lease) = self.take_out(book, id) else { return };
         let charged = lease.charges();
-        let message = match charged.iter().map(|gpu| gpu.charged_gpu_ns).sum::<u64>() {
-            0 => format!("ended {}: {cause}", lease.record.container_id.short()),
-            all_ns => {
-                let seconds = all_ns as f64 / 1e9;
-                format!("ended {}: {cause}; it had {seconds:.1} s of GPU time", lease.record.container_id.short())
-            }
-        };
+        let message = ended(&lease.record, cause, &charged);
         self.events.note(EventKind::LeaseEnded, About { charged, ..about(&lease.record, None) }, message);
         self.keep_place(book, lease);
         self.ended.notify_all();

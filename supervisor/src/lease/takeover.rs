@@ -3,7 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Dead, Process};
 use super::debts::{Debts, KEPT_NS};
-use super::described::about;
+use super::described::{about, ended_unseen};
 use super::entitlement::fails_open;
 use super::entry::Entry;
 use super::grant::{BIND_PATIENCE, Leases};
@@ -13,7 +13,6 @@ use super::statement::Statement;
 use crate::clock;
 use crate::context_cost;
 use crate::gatekeeper::Order;
-use crate::log::Priority;
 use crate::procfs::{ProgramMark, WatchedProcess};
 use crate::region::{RegionHost, Report};
 use crate::service_manager;
@@ -118,7 +117,8 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
         }
         return false;
     }
-    crate::log::line(Priority::Information, format_args!("lease {id} is over: {cause}"));
+    let (about, message) = ended_unseen(record, &cause);
+    leases.events.note(EventKind::LeaseEnded, about, message);
     leases.clear_away_of(record);
     let mut book = leases.book();
     book.kept_inits.remove(id);
@@ -161,7 +161,7 @@ fn is_news(told: &mut BTreeMap<LeaseId, String>, id: &LeaseId, cause: &str) -> b
 
 fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if record.boot_id != leases.boot_id {
-        return Err("it is of another boot".into());
+        return Err("the host was booted".into());
     }
     if let Some(what) = &record.unread {
         return Err(format!("a newer supervisor has written of it what this one does not know ({what})"));
