@@ -3,6 +3,7 @@
 use super::ps;
 use crate::arguments::Format;
 use crate::exit::Failure;
+use crate::follower::say;
 use crate::live::LiveBlock;
 use crate::table::{GateWait, LeaseRow, render, render_wide};
 use gpool_protocol::{Client, LeaseId, LeaseView};
@@ -12,10 +13,26 @@ use std::time::{Duration, Instant};
 /// Watches the leases until the reader goes away or a signal ends the program.
 pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> Result<(), Failure> {
     let mut live = LiveBlock::on_stdout();
-    let mut seen = Seen::default();
+    let (mut seen, mut is_first, mut is_away) = (Seen::default(), true, false);
     loop {
-        let look = Look { at: Instant::now(), leases: client.get("/v1/leases")? };
-        let at = look.at;
+        let at = Instant::now();
+        let leases = match client.get("/v1/leases") {
+            Ok(leases) => leases,
+            Err(error) if once || is_first => return Err(error.into()),
+            Err(error) => {
+                // A restart or an upgrade takes seconds, and whoever watches goes on after it.
+                if !std::mem::replace(&mut is_away, true) {
+                    live.leave();
+                    say(&format!("gpool: {}; it goes on when it answers", error.message));
+                }
+                // What happened meanwhile is not of one interval.
+                seen = Seen::default();
+                std::thread::sleep(interval.saturating_sub(at.elapsed()));
+                continue;
+            }
+        };
+        (is_first, is_away) = (false, false);
+        let look = Look { at, leases };
         match format {
             Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&seen.rows(look)))?,
             Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&seen.rows(look)))?,
@@ -95,8 +112,38 @@ fn permille(now_ns: u64, before_ns: u64, elapsed_ns: u128) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
 
     const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_look_that_fails_ends_it_only_where_it_is_the_first_or_the_only_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("s");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let client = Client::new(&socket);
+        let answer = |text: &str| {
+            let mut stream = listener.accept().unwrap().0;
+            let _ = stream.read(&mut [0; 512]).unwrap();
+            stream.write_all(text.as_bytes()).unwrap();
+        };
+        let none = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]";
+        let watch = |once: bool| {
+            let client = client.clone();
+            std::thread::spawn(move || run(&client, once, Duration::from_millis(10), Format::Json).is_ok())
+        };
+        let only = watch(true);
+        answer("");
+        assert!(!only.join().unwrap());
+        let first = watch(false);
+        answer("");
+        assert!(!first.join().unwrap());
+        let goes_on = watch(false);
+        // It asks again after what failed, or nobody would come to be answered.
+        [none, "", "", none].into_iter().for_each(answer);
+        assert!(!goes_on.is_finished());
+    }
 
     #[test]
     fn a_share_is_the_growth_over_the_time_between_two_looks() {
