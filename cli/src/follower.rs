@@ -10,7 +10,7 @@ pub const LOOK_PERIOD: Duration = Duration::from_secs(60);
 /// A look that failed beside events that are followed is tried again soon.
 pub const RETRY: Duration = Duration::from_secs(1);
 /// Between two attempts to reach a supervisor that is away.
-const PAUSE: Duration = Duration::from_millis(500);
+pub const PAUSE: Duration = Duration::from_millis(500);
 
 /// What is heard of the supervisor.
 #[derive(Debug)]

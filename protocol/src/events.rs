@@ -10,8 +10,15 @@ pub struct Event {
     pub sequence: u64,
     /// Unix time, milliseconds.
     pub unix_ms: u64,
+    /// When the supervisor that tells of it started, as in `GET /v1/info`: within that life `sequence` counts. Not in the audit, whose
+    /// numbers go on, nor of a supervisor that is older than this field.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub started_unix_ms: Option<u64>,
     /// What kind of thing happened.
     pub kind: EventKind,
+    /// How grave it is; absent of a supervisor that is older than this field, see [`Event::gravity`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<EventPriority>,
     /// The lease it is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease_id: Option<LeaseId>,
@@ -26,6 +33,24 @@ pub struct Event {
     pub charged: Vec<GpuCharge>,
     /// One sentence.
     pub message: String,
+}
+
+impl Event {
+    /// How grave it is: what it says of itself, or else what its kind is.
+    #[must_use]
+    pub fn gravity(&self) -> EventPriority {
+        self.priority.unwrap_or_else(|| self.kind.priority())
+    }
+}
+
+/// How grave an [`Event`] is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum EventPriority {
+    /// What an administrator would want to be woken for, or to find in the morning.
+    Warning,
+    /// What happens on an ordinary day.
+    Information,
 }
 
 /// GPU time that was charged to a lease.
@@ -224,6 +249,72 @@ impl EventKind {
         EventKind::ConfigurationRefused,
         EventKind::Audit,
     ];
+
+    /// How grave an event of the kind is that says nothing else of itself.
+    #[must_use]
+    pub fn priority(self) -> EventPriority {
+        match self {
+            EventKind::UnknownVersion
+            | EventKind::PlacesFull
+            | EventKind::Breach
+            | EventKind::UnderReported
+            | EventKind::Undercharged
+            | EventKind::Hung
+            | EventKind::Bypass
+            | EventKind::OverCap
+            | EventKind::Outside
+            | EventKind::GpuSilent
+            | EventKind::GpuXid
+            | EventKind::GpuFailed
+            | EventKind::GpuHealth
+            | EventKind::GpuTestFailed
+            | EventKind::DriverReplaced
+            | EventKind::MpsServerDied
+            | EventKind::MpsServerFault
+            | EventKind::TimeSlicesChanged
+            | EventKind::MemoryLimit
+            | EventKind::MigNotApplied
+            | EventKind::ConfigurationRefused => EventPriority::Warning,
+            EventKind::SupervisorStarted
+            | EventKind::LeaseGranted
+            | EventKind::LeaseRefused
+            | EventKind::LeaseQueued
+            | EventKind::LeaseUnqueued
+            | EventKind::LeaseBound
+            | EventKind::LeaseTakenOver
+            | EventKind::LeaseUpdated
+            | EventKind::LeasePaused
+            | EventKind::LeaseResumed
+            | EventKind::LeaseSuspended
+            | EventKind::LeaseWoken
+            | EventKind::LeaseRevoked
+            | EventKind::LeaseIdle
+            | EventKind::LeasePreempted
+            | EventKind::LeaseRunTime
+            | EventKind::Deadline
+            | EventKind::LeaseEnded
+            | EventKind::Budget
+            | EventKind::Overflow
+            | EventKind::Override
+            | EventKind::Reservation
+            | EventKind::Latency
+            | EventKind::AllocationRefused
+            | EventKind::AllocationSpilled
+            | EventKind::ProgramFault
+            | EventKind::GpuAnswers
+            | EventKind::GpuTested
+            | EventKind::GpuDrained
+            | EventKind::GpuUndrained
+            | EventKind::DriverInOrder
+            | EventKind::MigApplied
+            | EventKind::MigChanged
+            | EventKind::MpsStarted
+            | EventKind::MpsStopped
+            | EventKind::TimeSlicesTried
+            | EventKind::ConfigurationReloaded
+            | EventKind::Audit => EventPriority::Information,
+        }
+    }
 
     /// The word on the wire, `lease-granted`.
     #[must_use]

@@ -57,7 +57,7 @@ pub use counted::{
 pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
-pub use events::{Event, EventKind, GpuCharge};
+pub use events::{Event, EventKind, EventPriority, GpuCharge};
 pub use explanation::{
     BeyondBudget, GpuExplanation, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing, WaitCause,
 };

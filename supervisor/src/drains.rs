@@ -196,7 +196,7 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
             called(&view),
             view.drain.cause()
         );
-        leases.events.note(EventKind::GpuDrained, About::default(), message);
+        leases.events.note_failure(EventKind::GpuDrained, About::default(), message);
     }
 }
 

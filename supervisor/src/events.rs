@@ -3,7 +3,7 @@
 use crate::audit::Floods;
 use crate::clock;
 use crate::log::{self, Priority};
-use gpool_protocol::{ContainerId, Event, EventKind, GpuCharge, LeaseId};
+use gpool_protocol::{ContainerId, Event, EventKind, EventPriority, GpuCharge, LeaseId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -85,7 +85,7 @@ impl Kept {
         self.of_users += usize::from(is_a_users);
         let event = Arc::new(event);
         if self.is_written {
-            let is_warning = priority_of(event.kind) == Priority::Warning;
+            let is_warning = event.gravity() == EventPriority::Warning;
             let (is_taken, remark) = self.floods.lets_through(user, is_warning, clock::now_ns());
             self.remarks.extend(remark);
             self.offered += u64::from(is_taken);
@@ -160,12 +160,25 @@ impl Events {
 
     /// Writes an event down, on stderr too, where the journal takes it.
     pub fn note(&self, kind: EventKind, about: About, message: String) {
-        let message = in_one_line(message);
-        log::line(priority_of(kind), format_args!("{message}"));
-        self.keep(kind, about, message);
+        self.say((kind, kind.priority()), about, message);
     }
 
-    fn keep(&self, kind: EventKind, about: About, message: String) {
+    /// The same of something that was to be done and could not be, or of something that was lost: a warning, whatever its kind.
+    pub fn note_failure(&self, kind: EventKind, about: About, message: String) {
+        self.say((kind, EventPriority::Warning), about, message);
+    }
+
+    fn say(&self, (kind, priority): (EventKind, EventPriority), about: About, message: String) {
+        let message = in_one_line(message);
+        let of_the_line = match priority {
+            EventPriority::Warning => Priority::Warning,
+            EventPriority::Information => Priority::Information,
+        };
+        log::line(of_the_line, format_args!("{message}"));
+        self.keep((kind, priority), about, message);
+    }
+
+    fn keep(&self, (kind, priority): (EventKind, EventPriority), about: About, message: String) {
         let user = about.user();
         let mut kept = self.lock();
         kept.next += 1;
@@ -173,7 +186,9 @@ impl Events {
         let event = Event {
             sequence: kept.next,
             unix_ms: clock::unix_ms(),
+            started_unix_ms: None,
             kind,
+            priority: Some(priority),
             lease_id: about.lease_id,
             container_id: about.container_id,
             uid: about.uid,
@@ -205,71 +220,6 @@ impl Events {
     }
 }
 
-/// How grave an event is: a warning is what an administrator would want to be woken for, or to find in the morning.
-fn priority_of(kind: EventKind) -> Priority {
-    match kind {
-        EventKind::UnknownVersion
-        | EventKind::PlacesFull
-        | EventKind::Breach
-        | EventKind::UnderReported
-        | EventKind::Undercharged
-        | EventKind::Hung
-        | EventKind::Bypass
-        | EventKind::OverCap
-        | EventKind::Outside
-        | EventKind::GpuSilent
-        | EventKind::GpuXid
-        | EventKind::GpuFailed
-        | EventKind::GpuHealth
-        | EventKind::GpuTestFailed
-        | EventKind::DriverReplaced
-        | EventKind::MpsServerDied
-        | EventKind::MpsServerFault
-        | EventKind::TimeSlicesChanged
-        | EventKind::MemoryLimit
-        | EventKind::MigNotApplied
-        | EventKind::ConfigurationRefused => Priority::Warning,
-        EventKind::SupervisorStarted
-        | EventKind::LeaseGranted
-        | EventKind::LeaseRefused
-        | EventKind::LeaseQueued
-        | EventKind::LeaseUnqueued
-        | EventKind::LeaseBound
-        | EventKind::LeaseTakenOver
-        | EventKind::LeaseUpdated
-        | EventKind::LeasePaused
-        | EventKind::LeaseResumed
-        | EventKind::LeaseSuspended
-        | EventKind::LeaseWoken
-        | EventKind::LeaseRevoked
-        | EventKind::LeaseIdle
-        | EventKind::LeasePreempted
-        | EventKind::LeaseRunTime
-        | EventKind::Deadline
-        | EventKind::LeaseEnded
-        | EventKind::Budget
-        | EventKind::Overflow
-        | EventKind::Override
-        | EventKind::Reservation
-        | EventKind::Latency
-        | EventKind::AllocationRefused
-        | EventKind::AllocationSpilled
-        | EventKind::ProgramFault
-        | EventKind::GpuAnswers
-        | EventKind::GpuTested
-        | EventKind::GpuDrained
-        | EventKind::GpuUndrained
-        | EventKind::DriverInOrder
-        | EventKind::MigApplied
-        | EventKind::MigChanged
-        | EventKind::MpsStarted
-        | EventKind::MpsStopped
-        | EventKind::TimeSlicesTried
-        | EventKind::ConfigurationReloaded
-        | EventKind::Audit => Priority::Information,
-    }
-}
-
 /// A message that is one line of the log and no longer than may be.
 fn in_one_line(mut message: String) -> String {
     if message.len() > MESSAGE_BYTES {
@@ -286,11 +236,15 @@ fn in_one_line(mut message: String) -> String {
 mod tests {
     use super::*;
 
+    fn usual(kind: EventKind) -> (EventKind, EventPriority) {
+        (kind, kind.priority())
+    }
+
     #[test]
     fn followers_get_what_is_new_and_old_events_fall_off() {
         let events = Events::default();
         for number in 0..KEPT + 5 {
-            events.keep(EventKind::LeaseGranted, About::default(), format!("number {number}"));
+            events.keep(usual(EventKind::LeaseGranted), About::default(), format!("number {number}"));
         }
         let (mut after, mut all) = (0, 0);
         loop {
@@ -310,7 +264,7 @@ mod tests {
     #[test]
     fn the_audit_takes_each_once_and_knows_how_many_had_no_room() {
         let events = Events::for_the_audit();
-        let note = |number: usize| events.keep(EventKind::LeaseGranted, About::default(), number.to_string());
+        let note = |number: usize| events.keep(usual(EventKind::LeaseGranted), About::default(), number.to_string());
         (0..Events::UNWRITTEN + 3).for_each(note);
         let all = events.unwritten(Duration::ZERO);
         assert_eq!(
@@ -322,7 +276,7 @@ mod tests {
         assert_eq!(events.unwritten(Duration::ZERO).events.len(), 1);
         assert!(events.unwritten(Duration::from_millis(1)).events.is_empty());
         let none = Events::default();
-        none.keep(EventKind::LeaseGranted, About::default(), String::new());
+        none.keep(usual(EventKind::LeaseGranted), About::default(), String::new());
         assert!(none.unwritten(Duration::ZERO).events.is_empty(), "without an audit nothing is kept for it");
     }
 
@@ -330,8 +284,9 @@ mod tests {
     fn users_who_ask_again_and_again_drive_out_no_more_than_half() {
         let events = Events::default();
         let by = |uid: u32| About { uid: Some(uid), ..About::default() };
-        (0..KEPT).for_each(|_| events.keep(EventKind::LeaseGranted, by(0), "root's".to_owned()));
-        (0..3 * KEPT as u32).for_each(|n| events.keep(EventKind::LeaseRefused, by(1000 + n % 2), "refused".to_owned()));
+        (0..KEPT).for_each(|_| events.keep(usual(EventKind::LeaseGranted), by(0), "root's".to_owned()));
+        (0..3 * KEPT as u32)
+            .for_each(|n| events.keep(usual(EventKind::LeaseRefused), by(1000 + n % 2), "refused".to_owned()));
         let kept = events.lock();
         let of = |uid: u32| kept.events.iter().filter(|(event, _)| event.uid == Some(uid)).count();
         assert_eq!((of(0), of(1000) + of(1001), kept.of_users), (KEPT / 2, KEPT / 2, KEPT / 2));
@@ -345,7 +300,7 @@ mod tests {
         let of = |owner_uid: u32| About { owner_uid: Some(owner_uid), ..About::default() };
         let taken = |kind: EventKind, about: About| {
             let before = events.offered();
-            (0..3000).for_each(|_| events.keep(kind, about.clone(), "x".to_owned()));
+            (0..3000).for_each(|_| events.keep(usual(kind), about.clone(), "x".to_owned()));
             events.offered() - before
         };
         assert_eq!(taken(EventKind::LeaseEnded, of(1000)), 1000);
@@ -357,12 +312,29 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_is_a_warning_whatever_its_kind_and_has_the_warnings_room() {
+        let events = Events::for_the_audit();
+        let of = |owner_uid: u32| About { owner_uid: Some(owner_uid), ..About::default() };
+        (0..2000).for_each(|_| events.keep(usual(EventKind::LeaseIdle), of(1000), "idle".to_owned()));
+        let before = events.offered();
+        events.note_failure(EventKind::LeaseRunTime, of(1000), "its GPUs cannot be taken from it".to_owned());
+        assert_eq!(events.offered(), before + 1, "the floods of its owner do not drive it out");
+        let kept = events.after(0, None);
+        assert_eq!(
+            (kept[0].priority, kept[0].gravity()),
+            (Some(EventPriority::Information), EventPriority::Information)
+        );
+        let last = events.lock().events.back().unwrap().0.clone();
+        assert_eq!((last.kind, last.gravity()), (EventKind::LeaseRunTime, EventPriority::Warning));
+    }
+
+    #[test]
     fn what_administrators_without_root_do_is_not_bounded() {
         let events = Events::for_the_audit();
         let taken = || {
             let before = events.offered();
             let by = About { uid: Some(1000), ..About::default() };
-            (0..3000).for_each(|_| events.keep(EventKind::Override, by.clone(), "x".to_owned()));
+            (0..3000).for_each(|_| events.keep(usual(EventKind::Override), by.clone(), "x".to_owned()));
             events.offered() - before
         };
         events.note_standing(1000, true);
@@ -381,7 +353,7 @@ mod tests {
     #[test]
     fn a_slow_reader_shares_the_events_that_are_kept() {
         let events = Events::default();
-        (0..3 * CHUNK).for_each(|_| events.keep(EventKind::Breach, About::default(), "x".to_owned()));
+        (0..3 * CHUNK).for_each(|_| events.keep(usual(EventKind::Breach), About::default(), "x".to_owned()));
         let (one, other) = (events.after(0, None), events.after(0, None));
         assert_eq!(one.len(), CHUNK);
         assert!(Arc::ptr_eq(&one[0], &other[0]));

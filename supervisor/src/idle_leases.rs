@@ -180,7 +180,7 @@ fn make_room(leases: &Leases, id: &LeaseId, waits: &ContainerId) {
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return };
     lease.idleness.give_up();
-    leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), error.to_string());
+    leases.events.note_failure(EventKind::LeaseIdle, about(&lease.record, None), error.to_string());
 }
 
 /// Takes the GPUs from the container; for that one, if somebody waits for them. What has begun to work, has been paused or has
@@ -201,7 +201,7 @@ fn take(leases: &Leases, id: &LeaseId, waits: Option<&ContainerId>) {
     lease.idleness.give_up();
     let short = lease.record.container_id.short();
     let message = format!("{short} has made no use of its GPUs for {idle}, and they cannot be taken from it: {error}");
-    leases.events.note(EventKind::LeaseIdle, about(&lease.record, None), message);
+    leases.events.note_failure(EventKind::LeaseIdle, about(&lease.record, None), message);
 }
 
 /// Its class, and for how long it has made no use of its GPUs, if they are to be taken from it still.

@@ -256,7 +256,7 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
         lease.makes_room.notice.give_up();
         let short = lease.record.container_id.short();
         let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
-        leases.events.note(EventKind::LeasePreempted, about(&lease.record, None), message);
+        leases.events.note_failure(EventKind::LeasePreempted, about(&lease.record, None), message);
         return Err(error);
     }
     Ok(())

@@ -104,5 +104,5 @@ fn take(leases: &Leases, record: &Record) {
     lease.end_notice.note_failed(ends_ns, (!may_not).then(|| clock::now_ns().saturating_add(AGAIN_NS)));
     let short = lease.record.container_id.short();
     let message = format!("the run time of {short} is over, and its GPUs cannot be taken from it: {error}");
-    leases.events.note(EventKind::LeaseRunTime, about(&lease.record, None), message);
+    leases.events.note_failure(EventKind::LeaseRunTime, about(&lease.record, None), message);
 }

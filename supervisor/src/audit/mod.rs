@@ -234,7 +234,9 @@ fn remark(message: String) -> Event {
     Event {
         sequence: 0,
         unix_ms: clock::unix_ms(),
+        started_unix_ms: None,
         kind: EventKind::Audit,
+        priority: Some(EventKind::Audit.priority()),
         lease_id: None,
         container_id: None,
         uid: None,

@@ -281,7 +281,9 @@ mod tests {
         Arc::new(Event {
             sequence: 99,
             unix_ms,
+            started_unix_ms: None,
             kind,
+            priority: None,
             lease_id: None,
             container_id: None,
             uid: Some(0),

@@ -148,6 +148,8 @@ fn status_of(code: ErrorCode) -> (u16, &'static str) {
         | ErrorCode::TakenOutOfQueue
         | ErrorCode::QuotaReached
         | ErrorCode::DeadlineNotMet => (409, "Conflict"),
+        // Here it answers, and takes no more connections.
+        ErrorCode::SupervisorAbsent => (503, "Service Unavailable"),
         _ => (500, "Internal Server Error"),
     }
 }

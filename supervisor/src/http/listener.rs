@@ -1,13 +1,17 @@
 //! Listening: one supervisor a socket, a thread a connection, so many at most for each user and for all tenants.
 
 use super::authority::{self, Peer};
+use super::exchange::answer;
 use super::routes::serve;
 use crate::lease::Leases;
 use crate::service::Identity;
 use crate::service_manager;
-use std::collections::BTreeMap;
+use gpool_protocol::{ErrorBody, ErrorCode};
+use serde_json::Value;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io;
+use std::net::Shutdown;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
@@ -21,6 +25,8 @@ const USER_CONNECTIONS: usize = 8;
 /// Connections of all other users together, of all that are members of the socket's group together, and of all processes in
 /// leased containers together.
 const OTHER_CONNECTIONS: usize = 64;
+/// So many that were turned away are kept at most.
+const REFUSED_CONNECTIONS: usize = 64;
 /// So often the number of the socket's group is asked for, which another configuration may name, or a directory server not say.
 const GROUPS_PERIOD: Duration = Duration::from_secs(60);
 /// A peer that sends or takes nothing for so long is let go.
@@ -82,7 +88,7 @@ impl Listener {
 
     /// Serves for ever.
     pub fn serve(&self, leases: &Arc<Leases>, identity: Identity) {
-        let open = Arc::new(Open::default());
+        let (open, mut refused) = (Arc::new(Open::default()), Refused::default());
         let asking = leases.clone();
         let spawned = std::thread::Builder::new().name("groups".into()).spawn(move || {
             loop {
@@ -103,8 +109,12 @@ impl Listener {
             // Now, while the peer is most likely to be there: its pid may be another's by the time it has asked.
             let Ok(peer) = Peer::of(&stream, leases) else { continue };
             let side = peer.side();
-            // Beyond its limit a user's connection is closed at once, and keeps nobody else waiting.
-            if limits.is_err() || !open.enter(side) {
+            if limits.is_err() {
+                continue;
+            }
+            // Beyond its limit a user's connection is told so and closed at once, and keeps nobody else waiting.
+            if !open.enter(side) {
+                refused.turn_away(stream, &too_many(side));
                 continue;
             }
             let (leases, counted) = (leases.clone(), open.clone());
@@ -129,6 +139,39 @@ pub enum Side {
     Administrator(u32),
     /// Another user of the host.
     User(u32),
+}
+
+/// Connections that were told that there are too many, the newest last. They are kept for a while though nobody reads them: a peer that
+/// has not sent all of its request by now could not, and would not look for an answer.
+#[derive(Default)]
+struct Refused(VecDeque<UnixStream>);
+
+impl Refused {
+    /// Answers a connection without reading what it asks for, and without waiting.
+    fn turn_away(&mut self, mut stream: UnixStream, why: &ErrorBody) {
+        // One that does not take it at once has not been there, or is gone.
+        let told = stream.set_nonblocking(true).and_then(|()| answer(&mut stream, Err::<Value, _>(why.clone())));
+        if told.and_then(|()| stream.shutdown(Shutdown::Write)).is_ok() {
+            self.0.push_back(stream);
+        }
+        self.0.drain(..self.0.len().saturating_sub(REFUSED_CONNECTIONS));
+    }
+}
+
+/// What a connection is told that is one too many.
+fn too_many(side: Side) -> ErrorBody {
+    let whose = match side {
+        Side::Tenants => format!("processes in leased containers have all of their {OTHER_CONNECTIONS} connections"),
+        Side::User(0) => format!("root has all of its {ROOT_CONNECTIONS} connections"),
+        Side::User(uid) | Side::Administrator(uid) => format!(
+            "user {uid} has all of its {USER_CONNECTIONS} connections, or users like it all of their {OTHER_CONNECTIONS}"
+        ),
+    };
+    ErrorBody::new(
+        ErrorCode::SupervisorAbsent,
+        format!("the supervisor takes no more connections: {whose}"),
+        "ask again in a moment; whoever follows events, waits or watches has one for as long",
+    )
 }
 
 /// Open connections by side.
@@ -168,6 +211,29 @@ impl Open {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{Read, Write};
+
+    #[test]
+    fn who_is_turned_away_hears_why_also_if_he_asks_afterwards() {
+        let (mut refused, why) = (Refused::default(), too_many(Side::User(1000)));
+        let (here, mut there) = UnixStream::pair().unwrap();
+        refused.turn_away(here, &why);
+        there.write_all(b"GET /v1/leases HTTP/1.1\r\n\r\n").unwrap();
+        let mut text = String::new();
+        there.read_to_string(&mut text).unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        let told: ErrorBody = serde_json::from_str(body).unwrap();
+        assert_eq!(told, why);
+        assert!(told.message.contains("user 1000 has all of its 8 connections"), "{told}");
+        let mut peers = Vec::new();
+        for _ in 0..2 * REFUSED_CONNECTIONS {
+            let (here, there) = UnixStream::pair().unwrap();
+            refused.turn_away(here, &why);
+            peers.push(there);
+        }
+        assert_eq!(refused.0.len(), REFUSED_CONNECTIONS);
+    }
 
     #[test]
     fn nobody_can_take_all_connections() {

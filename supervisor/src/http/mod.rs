@@ -2,6 +2,7 @@
 
 mod authority;
 mod exchange;
+mod following;
 mod listener;
 mod ordinary;
 mod routes;

@@ -2,7 +2,7 @@
 
 use super::authority::Peer;
 use super::exchange::{Lines, Request, answer, answer_text};
-use super::listener::Side;
+use super::following::FOLLOWING;
 use super::ordinary;
 use crate::clock;
 use crate::device::DriverFilesError;
@@ -24,44 +24,20 @@ use crate::service::Identity;
 use crate::suspension;
 use gpool_configuration::Policy;
 use gpool_protocol::{
-    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, GpuTestReport, GpuView, HostPid, LeaseAnswer,
-    LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, OverrideOf, OverrideRequest, PodName, PodPlace,
-    SupervisorInfo, Trial, TrialRequest, WaitingView,
+    BindRequest, Counts, DrainRequest, DriverView, ErrorBody, ErrorCode, Event, GpuTestReport, GpuView, HostPid,
+    LeaseAnswer, LeaseRequest, LeaseState, LeaseUpdate, LeaseView, MigApply, OverrideOf, OverrideRequest, PodName,
+    PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
 use serde::Serialize;
 use serde_json::Value;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 /// A follower hears at least this often that the line is still up.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
-
-/// Followers among users without rights, all together, and among processes in leased containers: half of the connections that each
-/// side has, which whoever follows keeps.
-const FOLLOWERS: usize = 32;
-static USERS_FOLLOWING: AtomicUsize = AtomicUsize::new(0);
-static TENANTS_FOLLOWING: AtomicUsize = AtomicUsize::new(0);
-
-/// One of those who follow.
-struct Following(&'static AtomicUsize);
-
-impl Following {
-    /// None if there are enough.
-    fn begin(count: &'static AtomicUsize) -> Option<Self> {
-        let is_one_more = |count| (count < FOLLOWERS).then_some(count + 1);
-        count.fetch_update(Ordering::Relaxed, Ordering::Relaxed, is_one_more).is_ok().then(|| Self(count))
-    }
-}
-
-impl Drop for Following {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
 
 /// Answers one connection.
 pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
@@ -70,7 +46,7 @@ pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity
         Err(error) => return answer(&mut stream, Err::<Value, _>(error)),
     };
     if request.method == "GET" && request.path == "/v1/events" {
-        return events(&mut stream, &request, peer, leases);
+        return events(&mut stream, &request, (peer, identity), leases);
     }
     if request.method == "GET" && request.path == "/metrics" {
         return answer_text(&mut stream, metrics::CONTENT_TYPE, &metrics::page(leases, identity));
@@ -359,35 +335,40 @@ fn driver(leases: &Leases) -> Result<DriverView, ErrorBody> {
     })
 }
 
-fn events(stream: &mut UnixStream, request: &Request, peer: &Peer, leases: &Leases) -> io::Result<()> {
-    let after = request.query_value("after").and_then(|text| text.parse().ok()).unwrap_or(0);
-    let follow = request.query_value("follow") == Some("1");
-    if !follow || peer.administers() {
-        return tell_events(stream, after, follow, leases);
+fn events(
+    stream: &mut UnixStream,
+    request: &Request,
+    (peer, identity): (&Peer, &Identity),
+    leases: &Leases,
+) -> io::Result<()> {
+    let number = |name: &str| request.query_value(name).and_then(|text| text.parse::<u64>().ok());
+    // Numbers of another life are none of this one's.
+    let is_of_this_life = number("life").is_none_or(|life| life == identity.started_unix_ms);
+    let after = number("after").filter(|_| is_of_this_life).unwrap_or(0);
+    if request.query_value("follow") != Some("1") {
+        return tell_events(stream, after, false, (leases, identity));
     }
-    let count = if peer.side() == Side::Tenants { &TENANTS_FOLLOWING } else { &USERS_FOLLOWING };
-    let Some(_following) = Following::begin(count) else {
-        return answer(stream, Err::<Value, _>(too_many_follow()));
+    let _following = match FOLLOWING.begin(peer.side()) {
+        Ok(following) => following,
+        Err(refusal) => return answer(stream, Err::<Value, _>(refusal)),
     };
-    tell_events(stream, after, follow, leases)
+    tell_events(stream, after, true, (leases, identity))
 }
 
-fn too_many_follow() -> ErrorBody {
-    ErrorBody::new(
-        ErrorCode::NotPermitted,
-        format!("{FOLLOWERS} connections of users without root follow the events already"),
-        "ask again later or as a member of [socket] group; gpool events without --follow is answered at once",
-    )
-}
-
-fn tell_events(stream: &mut UnixStream, mut after: u64, follow: bool, leases: &Leases) -> io::Result<()> {
+fn tell_events(
+    stream: &mut UnixStream,
+    mut after: u64,
+    follow: bool,
+    (leases, identity): (&Leases, &Identity),
+) -> io::Result<()> {
     let mut answer = Lines::begin(stream)?;
     loop {
         let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));
         let mut lines = Vec::new();
         for event in &events {
             after = event.sequence;
-            serde_json::to_writer(&mut lines, event.as_ref())?;
+            let told = Event { started_unix_ms: Some(identity.started_unix_ms), ..Event::clone(event) };
+            serde_json::to_writer(&mut lines, &told)?;
             lines.push(b'\n');
         }
         answer.write(&lines)?;
@@ -404,17 +385,6 @@ fn tell_events(stream: &mut UnixStream, mut after: u64, follow: bool, leases: &L
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn half_of_the_connections_are_left_to_who_does_not_follow() {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let mut following: Vec<Following> = (0..100).filter_map(|_| Following::begin(&COUNT)).collect();
-        assert_eq!(following.len(), FOLLOWERS);
-        following.pop();
-        assert!(Following::begin(&COUNT).is_some(), "one has gone");
-        drop(following);
-        assert_eq!(COUNT.load(Ordering::Relaxed), 0);
-    }
 
     #[test]
     fn a_change_names_what_changes_and_nothing_else() {

@@ -233,7 +233,7 @@ fn make(leases: &Leases, change: &Change<'_>, by: By) -> Result<(), ErrorBody> {
         }
     };
     let message = format!("{uuid} could not be divided: {cause}; {after}");
-    leases.events.note(EventKind::MigApplied, by.about(), message.clone());
+    leases.events.note_failure(EventKind::MigApplied, by.about(), message.clone());
     Err(fixed(message, remedy))
 }
 

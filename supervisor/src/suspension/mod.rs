@@ -220,7 +220,12 @@ fn stages(leases: &Leases) -> Vec<(LeaseId, SuspensionStage)> {
     book.leases.values().filter(|lease| lease.record.revocation.is_none()).filter_map(of).collect()
 }
 
-/// Tells of a lease that was suspended, has come back, or could not.
+/// Tells of a lease that could not be suspended, or could not come back.
+fn tell_failure(leases: &Leases, lease: &Lease, kind: EventKind, message: String) {
+    leases.events.note_failure(kind, about(&lease.record, lease.suspension.uid), message);
+}
+
+/// Tells of a lease that was suspended or has come back, or what keeps it away.
 fn tell(leases: &Leases, lease: &Lease, kind: EventKind, message: String) {
     leases.events.note(kind, about(&lease.record, lease.suspension.uid), message);
 }

@@ -1,7 +1,7 @@
 //! Moving a lease's processes to the host's memory and back.
 
 use super::driver::{Outcome, Way, named};
-use super::{facts, open, spoken_for_bytes, tell, write_down};
+use super::{facts, open, spoken_for_bytes, tell, tell_failure, write_down};
 use crate::clock;
 use crate::lease::{Lease, Leases, Process, dir_of};
 use crate::procfs::ProcessName;
@@ -88,7 +88,7 @@ pub fn out(leases: &Leases, id: &LeaseId) -> bool {
             let lost = end_lost(lease, &outcome.lost);
             let message =
                 format!("{} could not be suspended and goes on: {cause}{lost}", lease.record.container_id.short());
-            tell(leases, lease, EventKind::LeaseSuspended, message);
+            tell_failure(leases, lease, EventKind::LeaseSuspended, message);
             if outcome.is_whole {
                 leave(leases, lease);
             } else {
@@ -141,7 +141,7 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
     let cause = outcome.failure.unwrap_or_default();
     if !outcome.lost.is_empty() {
         leases.counters.note_suspension("lost");
-        tell(leases, lease, EventKind::LeaseWoken, format!("{short} could not be brought back: {cause}{lost}"));
+        tell_failure(leases, lease, EventKind::LeaseWoken, format!("{short} could not be brought back: {cause}{lost}"));
     } else if outcome.is_whole {
         leases.counters.note_suspension("woken");
         let moved = match load.processes.len() {
@@ -155,13 +155,18 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
     } else {
         // Who is not lost stays where it is, and is tried again.
         lease.suspension.failures += 1;
-        keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"));
+        keep_away_as(tell_failure, leases, lease, &format!("it could not be brought back yet: {cause}"));
     }
     true
 }
 
 /// It cannot come back now, and is tried again. Why is told once.
 fn keep_away(leases: &Leases, lease: &mut Lease, why: &str) {
+    keep_away_as(tell, leases, lease, why);
+}
+
+/// The same, told in this way.
+fn keep_away_as(tell: impl Fn(&Leases, &Lease, EventKind, String), leases: &Leases, lease: &mut Lease, why: &str) {
     lease.suspension.next_try = Some(Instant::now() + RETRY * (1 << lease.suspension.failures.min(RETRY_DOUBLED)));
     if lease.suspension.kept_by.replace(why.to_owned()).is_none() {
         let message = format!("{} has its room again and waits: {why}", lease.record.container_id.short());

@@ -1,6 +1,6 @@
 //! A suspended lease that is wanted asks for room as a container that starts does, and waits in the queue if there is none.
 
-use super::{is_stopped, is_wanted, moving, tell, write_down};
+use super::{is_stopped, is_wanted, moving, tell_failure, write_down};
 use crate::clock;
 use crate::lease::Leases;
 use crate::procfs::WatchedProcess;
@@ -31,7 +31,7 @@ pub fn look(leases: &Leases, id: &LeaseId) -> bool {
     let kept_by = format!("{short} wants to come back, and does not even wait for room: {refusal}");
     // Told once, however often it is tried.
     if lease.suspension.kept_by.replace(kept_by.clone()).is_none() {
-        tell(leases, lease, EventKind::LeaseWoken, kept_by);
+        tell_failure(leases, lease, EventKind::LeaseWoken, kept_by);
     }
     false
 }

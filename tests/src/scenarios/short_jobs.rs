@@ -1,14 +1,15 @@
 //! Jobs that live for less than a second are paid for: what each had is in the event that ends its lease, and in the total
-//! of its GPU. And who follows the events learns that the supervisor went away.
+//! of its GPU. And who follows the events hears that the supervisor went away, and what the next one tells.
 
 use super::{finish, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Host, text};
 use crate::meter::usage_of;
-use crate::namespaces::Inside;
+use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
 use gpool_protocol::EventKind;
 use std::process::Stdio;
+use std::time::Duration;
 
 /// How many, one after the other.
 const JOBS: usize = 6;
@@ -53,12 +54,18 @@ fn a_follower_is_told(host: &mut Host) -> Result<()> {
     let count = text(&all.stdout).lines().count();
     ensure(all.status.success() && count > 3 * JOBS, || format!("{count} events, {}", all.status))?;
     let mut follower = host.command("gpool");
-    follower.args(["events", "--follow"]).stdout(Stdio::null()).stderr(Stdio::piped());
-    let follower = follower.spawn().context("gpool events --follow")?;
-    std::thread::sleep(std::time::Duration::from_millis(300));
+    follower.args(["events", "--follow"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut follower = spawn_bound(&mut follower).context("gpool events --follow")?;
+    std::thread::sleep(Duration::from_millis(300));
     host.kill_supervisor()?;
-    let ended = follower.wait_with_output().context("gpool events --follow")?;
-    let said = text(&ended.stderr);
+    std::thread::sleep(Duration::from_millis(300));
     host.start_supervisor()?;
-    ensure(!ended.status.success() && said.contains("cut short"), || format!("{}: {said}", ended.status))
+    // It looks twice a second whether there is one again.
+    std::thread::sleep(Duration::from_secs(3));
+    follower.kill().context("gpool events --follow")?;
+    let ended = follower.wait_with_output().context("gpool events --follow")?;
+    let (told, said) = (text(&ended.stdout), text(&ended.stderr));
+    ensure(told.matches("supervisor-started").count() == 2, || format!("{said}{told}"))?;
+    let is_said = ["cut short", "events go on when it answers", "is back"].iter().all(|part| said.contains(part));
+    ensure(is_said && said.lines().count() == 2, || said.clone())
 }

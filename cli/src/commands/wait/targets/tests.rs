@@ -24,7 +24,9 @@ fn event(unix_ms: u64, kind: EventKind, lease: Option<&str>, container: &str) ->
     Event {
         sequence: unix_ms,
         unix_ms,
+        started_unix_ms: None,
         kind,
+        priority: None,
         lease_id: lease.map(|id| LeaseId(id.into())),
         container_id: Some(ContainerId(container.into())),
         uid: Some(0),
