@@ -60,6 +60,8 @@ pub struct Count {
     pub kind: &'static str,
     /// It is found now.
     pub is_found: bool,
+    /// Somebody has said that the GPU may serve as it is.
+    pub is_accepted: bool,
     /// How often it was found or became more since the supervisor started.
     pub count: u64,
 }
@@ -117,6 +119,7 @@ impl Healths {
                 uuid: uuid.clone(),
                 kind: its.kind.word(),
                 is_found: its.since_ns.is_some(),
+                is_accepted: its.is_accepted,
                 count: its.count,
             };
             board.health.standings().map(count).collect::<Vec<_>>()
@@ -373,7 +376,10 @@ mod tests {
         let (state_dir, uuid) = (directory.path().join("not/made"), Gpu::sample(0).uuid);
         let healths = Healths::open(&state_dir);
         assert_eq!(healths.look(&uuid, S, &pending(1), S).1, [Kind::RemapPending]);
+        let counted = |healths: &Healths| healths.counts().iter().find(|its| its.is_found).map(|its| its.is_accepted);
+        assert_eq!(counted(&healths), Some(false));
         assert_eq!(healths.accept(&uuid), ["remap-pending"]);
+        assert_eq!(counted(&healths), Some(true));
         assert!(healths.look(&uuid, 2 * S, &pending(1), S).1.is_empty());
         let again = Healths::open(&state_dir);
         assert!(again.look(&uuid, S, &pending(1), S).1.is_empty(), "it is known");

@@ -1,6 +1,6 @@
 //! The alarms and the dashboard that are shipped: what they name is there. That they work is for the scenario `prometheus`.
 
-use gpool_protocol::EventKind;
+use gpool_protocol::{EventKind, EventPriority};
 use gpool_tests::manual::{self, command_lines};
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,19 +31,42 @@ fn alarms_and_the_dashboard_name_figures_that_there_are() {
     }
 }
 
+/// The kinds of events that alarms are about.
+fn alarmed_kinds(text: &str) -> BTreeSet<&str> {
+    (text.split("gpool_events_total{kind=").skip(1))
+        .flat_map(|part| part.trim_start_matches(['~', '"']).split('"').next().unwrap_or_default().split('|'))
+        .collect()
+}
+
+/// Warnings whose alarm looks at a figure that stands for as long as what they tell of.
+const ALARMED_BY_FIGURES: [(EventKind, &str); 5] = [
+    (EventKind::GpuSilent, "gpool_gpu_silent"),
+    (EventKind::GpuHealth, "gpool_gpu_health"),
+    (EventKind::GpuTestFailed, "gpool_gpu_health"),
+    (EventKind::DriverReplaced, "gpool_driver_replaced"),
+    (EventKind::ConfigurationRefused, "gpool_configuration_usable"),
+];
+
+#[test]
+fn each_kind_of_event_that_is_a_warning_sets_an_alarm_off() {
+    let text = read(ALARMS);
+    let (named, figures) = (alarmed_kinds(&text), figures(&text));
+    for kind in EventKind::ALL.into_iter().filter(|kind| kind.priority() == EventPriority::Warning) {
+        let by_figure = ALARMED_BY_FIGURES.iter().find(|(its, _)| *its == kind).map(|(_, figure)| *figure);
+        let is_alarmed = by_figure.map_or(named.contains(kind.word().as_str()), |figure| figures.contains(figure));
+        assert!(is_alarmed, "no alarm is about {}", kind.word());
+    }
+}
+
 #[test]
 fn alarms_name_events_and_commands_that_there_are() {
     let text = read(ALARMS);
     let kinds: BTreeSet<String> = EventKind::ALL.iter().map(|kind| kind.word()).collect();
-    let mut named = 0;
-    for part in text.split("gpool_events_total{kind=").skip(1) {
-        let value = part.trim_start_matches(['~', '"']).split('"').next().unwrap_or_default();
-        for kind in value.split('|') {
-            assert!(kinds.contains(kind), "there is no event {kind}");
-            named += 1;
-        }
+    let named = alarmed_kinds(&text);
+    for kind in &named {
+        assert!(kinds.contains(*kind), "there is no event {kind}");
     }
-    assert!(named > 5, "only {named} kinds of events");
+    assert!(named.len() > 5, "only {named:?}");
     for words in text.lines().filter_map(|line| line.trim().strip_prefix("description: ")) {
         // Commands stand in sentences, without marks: from the name on to the end of what could be one.
         for (place, _) in words.match_indices("gpool ") {

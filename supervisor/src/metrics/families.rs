@@ -133,6 +133,8 @@ families! {
     GpuXids Counter "gpool_gpu_xids_total" ["gpu_uuid", "xid"] "Xids that the driver has told of the GPU since the supervisor started, by number";
     GpuHealth Gauge "gpool_gpu_health" ["gpu_uuid", "kind"]
         "1 while the GPU's own figures show it: remap-failure, remap-pending, ecc-uncorrected, thermal, pcie-replay, pcie-width, test-failed; 0 while they do not, absent of what NVML does not tell";
+    GpuHealthAccepted Gauge "gpool_gpu_health_accepted" ["gpu_uuid", "kind"]
+        "1 while that is found and was accepted: somebody has ended the draining of the GPU with it";
     GpuHealthEvents Counter "gpool_gpu_health_events_total" ["gpu_uuid", "kind"]
         "How often that was found or became more since the supervisor started";
     GpuTests Counter "gpool_gpu_tests_total" ["gpu_uuid", "outcome"]
@@ -143,9 +145,9 @@ families! {
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
     GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]
-        "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time";
+        "Utilisation: GPU time charged to all leases, ended ones included, over about the last ten seconds, as a part of that time; absent of a divided GPU, and of an instance while a lease has it with mode=mig, as NVML has no figures of it";
     GpuTime Counter "gpool_gpu_used_seconds_total" ["gpu_uuid"]
-        "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met";
+        "GPU time charged to all leases since the supervisor started, those included that no look at the figures has met; absent as the one before";
     GpuEnergy Counter "gpool_gpu_energy_joules_total" ["gpu_uuid"]
         "What the GPU has drawn since the supervisor started; absent where it does not count that, and while it is divided";
     LeaseInfo Gauge "gpool_lease_info" ["container_id", "lease_id", "owner_uid", "class", "priority", "mechanism", "enforcement", "team", "project", "cost_center", "pod_namespace", "pod_name", "pod_container"]
@@ -170,14 +172,14 @@ families! {
     LeaseSpilled Gauge "gpool_lease_spilled_bytes" ["container_id", "lease_id"] "What lies there; absent where nothing may";
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
         "The most memory that the lease has held on one GPU since it was made, contexts included";
-    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap";
+    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap; absent without shims, as all that they count";
     LeaseProgramFaults Counter "gpool_lease_program_faults_total" ["container_id", "lease_id"]
-        "Processes that have lost their work on a GPU for good, by a fault of their own or of the GPU";
+        "Processes that have lost their work on a GPU for good, by a fault of their own or of the GPU; absent without shims";
     LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id", "lease_id"]
-        "Look-ups refused because the shim does not know the version of a function";
-    LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id", "lease_id"] "Time that all threads together stood at a closed gate";
-    LeaseLaunches Counter "gpool_lease_launches_total" ["container_id", "lease_id"] "Launches, counted when their burst ends";
-    LeaseProcesses Gauge "gpool_lease_processes" ["container_id", "lease_id"] "Registered processes that are alive";
+        "Look-ups refused because the shim does not know the version of a function; absent without shims";
+    LeaseGateWait Counter "gpool_lease_gate_wait_seconds_total" ["container_id", "lease_id"] "Time that all threads together stood at a closed gate; absent without shims";
+    LeaseLaunches Counter "gpool_lease_launches_total" ["container_id", "lease_id"] "Launches, counted when their burst ends; absent without shims";
+    LeaseProcesses Gauge "gpool_lease_processes" ["container_id", "lease_id"] "Registered processes that are alive; absent without shims";
     LeaseIdle Gauge "gpool_lease_idle_seconds" ["container_id", "lease_id"]
         "For how long it has made no use of its GPUs, 0 or 1 while it does; absent where nobody knows, as with mode=mig and mps, and without a running container";
     LeaseLag Gauge "gpool_lease_lag_seconds" ["container_id", "lease_id", "gpu_uuid"]

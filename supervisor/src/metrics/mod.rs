@@ -168,6 +168,7 @@ fn render(moment: &Moment) -> String {
     for its in &moment.healths {
         let labels = [("gpu_uuid", its.uuid.0.as_str()), ("kind", its.kind)];
         page.add(Family::GpuHealth, &labels, f64::from(u8::from(its.is_found)));
+        page.add(Family::GpuHealthAccepted, &labels, f64::from(u8::from(its.is_accepted)));
         page.add(Family::GpuHealthEvents, &labels, its.count as f64);
     }
     for its in &moment.gpu_tests {
@@ -280,8 +281,11 @@ fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u
     }
     page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));
-    page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
-    page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
+    // Of an instance that a lease has as a whole NVML has no figures, and of a divided board its instances have them.
+    if !gpu.divided && gpu.mechanism != Some(Mechanism::Mig) {
+        page.add(Family::GpuCharged, &[("gpu_uuid", uuid)], ratio(charges.permille()));
+        page.add(Family::GpuTime, &[("gpu_uuid", uuid)], seconds(charges.total_ns()));
+    }
     if let Some(millijoules) = drawn.filter(|_| !gpu.divided) {
         page.add(Family::GpuEnergy, &[("gpu_uuid", uuid)], joules(millijoules));
     }
@@ -404,16 +408,19 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
         page.add(Family::LeaseSpilled, &[container, id], lease.spilled_bytes as f64);
     }
     page.add(Family::LeaseMemoryPeak, &[container, id], lease.memory_peak_bytes as f64);
-    page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
-    page.add(Family::LeaseProgramFaults, &[container, id], lease.program_faults as f64);
-    page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
-    page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
+    // The shims count these: without them nobody knows, and no figure is better than 0.
+    if lease.mechanism.has_shims() {
+        page.add(Family::LeaseRefused, &[container, id], lease.allocations_refused as f64);
+        page.add(Family::LeaseProgramFaults, &[container, id], lease.program_faults as f64);
+        page.add(Family::LeaseUnknownVersions, &[container, id], lease.unknown_versions as f64);
+        page.add(Family::LeaseGateWait, &[container, id], seconds(lease.gate_wait_ns));
+        page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
+        page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
+    }
     of_requests(page, lease);
-    page.add(Family::LeaseLaunches, &[container, id], lease.launches as f64);
     if lease.kernel_ns > 0 {
         page.add(Family::LeaseKernel, &[container, id], seconds(lease.kernel_ns));
     }
-    page.add(Family::LeaseProcesses, &[container, id], f64::from(lease.processes));
     if let Some(idle_seconds) = lease.idle_seconds {
         page.add(Family::LeaseIdle, &[container, id], idle_seconds as f64);
     }

@@ -161,7 +161,13 @@ fn moment() -> Moment {
         ],
         gpus: vec![(gpu("GPU-1"), charges(200), Some(7_250)), (gpu("GPU-2"), charges(950), None)],
         xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
-        healths: vec![health::Count { uuid: GpuUuid("GPU-1".into()), kind: "thermal", is_found: true, count: 3 }],
+        healths: vec![health::Count {
+            uuid: GpuUuid("GPU-1".into()),
+            kind: "thermal",
+            is_found: true,
+            is_accepted: true,
+            count: 3,
+        }],
         gpu_tests: vec![gpu_tests::Count {
             uuid: GpuUuid("GPU-1".into()),
             ended_unix_ms: Some(1_795_193_703_500),
@@ -348,6 +354,7 @@ fn figures_are_in_prometheus_units() {
     assert_eq!(gpus, [Some(1.0), Some(0.5), Some(0.3), Some(0.6)], "a GPU that is not there is missing");
     assert_eq!([of_it("bytes"), of_it("used_bytes"), of_it("missing_bytes")], [Some(40.0), Some(30.0), Some(0.0)]);
     let of_health = |name: &str| value(&figures, name, ("kind", "thermal"));
+    assert_eq!(of_health("gpool_gpu_health_accepted"), Some(1.0));
     assert_eq!((of_health("gpool_gpu_health"), of_health("gpool_gpu_health_events_total")), (Some(1.0), Some(3.0)));
     let told = FAMILIES.iter().find(|(family, _)| *family == Family::GuardActions).map(|(_, family)| family.help);
     let idle = FAMILIES.iter().find(|(family, _)| *family == Family::IdleActions).map(|(_, family)| family.help);
@@ -362,6 +369,37 @@ fn figures_are_in_prometheus_units() {
     assert!(counters::RUN_TIMES.iter().all(|outcome| run_times.is_some_and(|help| help.contains(outcome))));
     assert!(counters::GUARD_ACTIONS.iter().all(|action| told.is_some_and(|help| help.contains(action))));
     assert_eq!(value(&figures, "gpool_requests_refused_total", ("code", "GPOOL-E201")), Some(2.0));
+}
+
+#[test]
+fn what_nobody_knows_is_absent_and_not_0() {
+    let kinds = [
+        ("slice", Mechanism::Slice),
+        ("time-slice", Mechanism::TimeSlice),
+        ("mps", Mechanism::Mps),
+        ("whole", Mechanism::Exclusive),
+        ("instance", Mechanism::Mig),
+    ];
+    let leases = kinds.map(|(container, mechanism)| lease(container, LeaseState::Active, mechanism)).to_vec();
+    let [(whole, ..), (other, ..)] = moment().gpus.try_into().unwrap();
+    let board = GpuView { divided: true, uuid: GpuUuid("board".into()), ..whole.clone() };
+    let taken = GpuView { mechanism: Some(Mechanism::Mig), uuid: GpuUuid("MIG-1".into()), ..whole };
+    let shared = GpuView { mechanism: Some(Mechanism::Slice), uuid: GpuUuid("MIG-2".into()), ..other };
+    let gpus = [board, taken, shared].map(|gpu| (gpu, Charges::default(), None)).to_vec();
+    let figures = read(&render(&Moment { leases, gpus, ..moment() }));
+    for family in ["processes", "launches_total", "gate_wait_seconds_total", "allocations_refused_total"]
+        .into_iter()
+        .chain(["program_faults_total", "unknown_versions_total"])
+    {
+        for (container, _) in kinds {
+            let its = value(&figures, &format!("gpool_lease_{family}"), ("container_id", container));
+            assert_eq!(its.is_some(), container == "slice", "{family} of {container}");
+        }
+    }
+    for name in ["gpool_gpu_charged_ratio", "gpool_gpu_used_seconds_total"] {
+        let of = |uuid: &str| value(&figures, name, ("gpu_uuid", uuid)).is_some();
+        assert_eq!((of("board"), of("MIG-1"), of("MIG-2")), (false, false, true), "{name}");
+    }
 }
 
 /// Of each kind of lease on GPUs whose time was used to 20 %, the first one's share promised, used and lent.
