@@ -126,7 +126,8 @@ families! {
         "When all events that there were had been written down last, in seconds since 1970, every minute if all is well; while they were not since the supervisor started, when that was";
     Gpus Gauge "gpool_gpus" ["state"]
         "GPUs of this host as NVML counts them, divided ones once: those that gpool serves (served), and those that it has left out since the supervisor started because NVML did not answer for them (left-out)";
-    GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "name", "driver_version", "nvlink_island"] "Always 1: a GPU of this host; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty";
+    GpuInfo Gauge "gpool_gpu_info" ["gpu_uuid", "index", "name", "driver_version", "nvlink_island", "board_uuid", "mig_profile"]
+        "Always 1: a GPU of this host, with its index as nvidia-smi has it; GPUs of one island reach each other over NVLink, and of one that reaches none it is empty. Of a MIG instance the index is its board's, and the last two say which board and which profile";
     GpuMemory Gauge "gpool_gpu_memory_capacity_bytes" ["gpu_uuid"] "Memory of the GPU that programs can have";
     GpuDrained Gauge "gpool_gpu_drained" ["gpu_uuid"] "1 while it takes no new leases because of gpool gpu drain; of an instance, its board";
     GpuSilent Gauge "gpool_gpu_silent" ["gpu_uuid"] "1 while NVML does not answer for it and it takes no new leases; one that did not answer at the start is in no figure";

@@ -3,6 +3,7 @@
 mod counters;
 mod families;
 mod kept;
+mod promised;
 mod text;
 
 pub use counters::Counters;
@@ -10,7 +11,7 @@ use counters::Waits;
 pub use families::reference;
 
 use crate::clock;
-use crate::device::Kind;
+use crate::device::{Gpu, Kind};
 use crate::gpu_tests;
 use crate::health;
 use crate::lease::{Charges, Leases};
@@ -22,9 +23,10 @@ use crate::service::Identity;
 use families::{Family, GPU_NS_PER_SECOND};
 use gpool_protocol::{
     EventKind, GpuUuid, GpuView, LeaseState, LeaseView, Mechanism, PodName, Priority, PromiseState, QuotaView,
-    ReservationState, ReservationView, SuspensionStage,
+    ReservationView, SuspensionStage,
 };
 use kept::Kept;
+use promised::{of_a_quota, of_a_reservation};
 use std::collections::{BTreeMap, BTreeSet};
 use text::Page;
 
@@ -37,6 +39,8 @@ struct Moment {
     leases: Vec<LeaseView>,
     /// Each with what all leases together were charged of it, and what it has drawn, in millijoules, if it counts that.
     gpus: Vec<(GpuView, Charges, Option<u64>)>,
+    /// Of those that are MIG instances: the board and NVIDIA's name of the profile.
+    instances: BTreeMap<GpuUuid, (GpuUuid, String)>,
     /// By GPU and number.
     xids: Vec<(GpuUuid, u64, u64)>,
     healths: Vec<health::Count>,
@@ -96,6 +100,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         started_unix_ms: identity.started_unix_ms,
         leases: views,
         gpus,
+        instances: instances(leases),
         xids: leases.xids.counts(),
         healths: leases.healths.counts(),
         gpu_tests: leases.gpu_tests.counts(),
@@ -125,6 +130,14 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         is_driver_replaced: leases.replaced_driver().is_some(),
         is_configuration_usable: leases.settings.unusable().is_none(),
     })
+}
+
+fn instances(leases: &Leases) -> BTreeMap<GpuUuid, (GpuUuid, String)> {
+    let of_one = |gpu: &Gpu| match &gpu.kind {
+        Kind::Instance(its) => Some((gpu.uuid.clone(), (its.board.clone(), its.profile.clone()))),
+        _ => None,
+    };
+    leases.gpus().iter().filter_map(of_one).collect()
 }
 
 /// How many boards are served and how many are not, by their words.
@@ -161,7 +174,7 @@ fn render(moment: &Moment) -> String {
     for (state, count) in moment.boards {
         page.add(Family::Gpus, &[("state", state)], count as f64);
     }
-    moment.gpus.iter().for_each(|gpu| of_a_gpu(&mut page, gpu));
+    moment.gpus.iter().for_each(|gpu| of_a_gpu(&mut page, gpu, moment.instances.get(&gpu.0.uuid)));
     for (uuid, number, count) in &moment.xids {
         page.add(Family::GpuXids, &[("gpu_uuid", &uuid.0), ("xid", &number.to_string())], *count as f64);
     }
@@ -266,11 +279,23 @@ fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::DriverReplaced, &[], f64::from(u8::from(moment.is_driver_replaced)));
 }
 
-fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u64>)) {
+fn of_a_gpu(
+    page: &mut Page,
+    (gpu, charges, drawn): &(GpuView, Charges, Option<u64>),
+    instance: Option<&(GpuUuid, String)>,
+) {
     let uuid = gpu.uuid.0.as_str();
     let island = gpu.nvlink_island.map(|island| island.to_string()).unwrap_or_default();
-    let info =
-        [("gpu_uuid", uuid), ("name", &gpu.name), ("driver_version", &gpu.driver_version), ("nvlink_island", &island)];
+    let (board, profile) = instance.map_or(("", ""), |(board, profile)| (board.0.as_str(), profile.as_str()));
+    let info = [
+        ("gpu_uuid", uuid),
+        ("index", &gpu.index.to_string()),
+        ("name", &gpu.name),
+        ("driver_version", &gpu.driver_version),
+        ("nvlink_island", &island),
+        ("board_uuid", board),
+        ("mig_profile", profile),
+    ];
     page.add(Family::GpuInfo, &info, 1.0);
     page.add(Family::GpuMemory, &[("gpu_uuid", uuid)], gpu.memory_total_bytes as f64);
     page.add(Family::GpuDrained, &[("gpu_uuid", uuid)], f64::from(u8::from(gpu.drained.is_some())));
@@ -288,51 +313,6 @@ fn of_a_gpu(page: &mut Page, (gpu, charges, drawn): &(GpuView, Charges, Option<u
     }
     if let Some(millijoules) = drawn.filter(|_| !gpu.divided) {
         page.add(Family::GpuEnergy, &[("gpu_uuid", uuid)], joules(millijoules));
-    }
-}
-
-fn of_a_quota(page: &mut Page, quota: &QuotaView) {
-    let uid = quota.uid.map(|uid| uid.to_string());
-    let name = quota.team.as_deref().or(uid.as_deref()).unwrap_or_default();
-    let labels = [("of", quota.of.text()), ("name", name)];
-    let (held, allowed) = (&quota.held, &quota.allowed);
-    let gpus = |permille: u64| permille as f64 / 1000.0;
-    page.add(Family::QuotaHeldGpus, &labels, gpus(held.share_permille));
-    page.add(Family::QuotaHeldMemory, &labels, held.memory_bytes as f64);
-    page.add(Family::QuotaHeldLeases, &labels, held.leases as f64);
-    page.add(Family::QuotaWaiting, &labels, f64::from(quota.waiting));
-    page.add(Family::QuotaHeldUp, &labels, f64::from(quota.held_up));
-    let most = [
-        (Family::QuotaAllowedGpus, allowed.share_permille.map(gpus)),
-        (Family::QuotaAllowedMemory, allowed.memory_bytes.map(|bytes| bytes as f64)),
-        (Family::QuotaAllowedLeases, allowed.leases.map(|leases| leases as f64)),
-    ];
-    for (family, value) in most {
-        if let Some(value) = value {
-            page.add(family, &labels, value);
-        }
-    }
-    if let Some(budget) = &quota.budget {
-        let labels = [labels[0], labels[1], ("period", budget.period.text())];
-        page.add(Family::QuotaBudget, &labels, seconds(budget.allowed_gpu_ns));
-        if let Some(spent_gpu_ns) = budget.spent_gpu_ns {
-            page.add(Family::QuotaSpent, &labels, seconds(spent_gpu_ns));
-        }
-    }
-}
-
-fn of_a_reservation(page: &mut Page, reservation: &ReservationView) {
-    let labels = [("reservation", reservation.name.as_str())];
-    let is_open = reservation.state == ReservationState::Open;
-    page.add(Family::ReservationOpen, &labels, f64::from(u8::from(is_open)));
-    let parts = [
-        (Family::ReservationGpus, Family::ReservationMemory, reservation.reserved()),
-        (Family::ReservationUsedGpus, Family::ReservationUsedMemory, reservation.used()),
-        (Family::ReservationMissingGpus, Family::ReservationMissingMemory, reservation.missing()),
-    ];
-    for (gpus, memory, (permille, bytes)) in parts {
-        page.add(gpus, &labels, permille as f64 / 1000.0);
-        page.add(memory, &labels, bytes as f64);
     }
 }
 

@@ -160,6 +160,7 @@ fn moment() -> Moment {
             lease("c3", LeaseState::Held, Mechanism::Slice),
         ],
         gpus: vec![(gpu("GPU-1"), charges(200), Some(7_250)), (gpu("GPU-2"), charges(950), None)],
+        instances: [(GpuUuid("GPU-2".into()), (GpuUuid("GPU-9".into()), "1g.10gb".to_owned()))].into(),
         xids: vec![(GpuUuid("GPU-1".into()), 31, 5), (GpuUuid("GPU-1".into()), 79, 1)],
         healths: vec![health::Count {
             uuid: GpuUuid("GPU-1".into()),
@@ -447,6 +448,14 @@ fn only_what_was_promised_is_a_promise_and_only_what_others_may_have_is_lent() {
 #[test]
 fn what_people_write_stays_within_its_label() {
     let figures = read(&render(&moment()));
+    let of_gpu = |uuid: &str| {
+        let its = figures.iter().find(|(name, labels, _)| name == "gpool_gpu_info" && labels["gpu_uuid"] == uuid);
+        ["index", "board_uuid", "mig_profile"].map(|label| its.unwrap().1[label].clone())
+    };
+    assert_eq!(
+        (of_gpu("GPU-1"), of_gpu("GPU-2")),
+        (["0", "", ""].map(str::to_owned), ["0", "GPU-9", "1g.10gb"].map(str::to_owned))
+    );
     let info = figures.iter().find(|(name, ..)| name == "gpool_lease_info").unwrap();
     assert!(["team", "project", "cost_center"].iter().all(|name| info.1[*name] == HOSTILE));
     assert_eq!(value(&figures, "gpool_quota_held_gpus", ("name", HOSTILE)), Some(1.25));
