@@ -68,6 +68,8 @@ pub struct GpuCharge {
 pub enum EventKind {
     /// The supervisor started.
     SupervisorStarted,
+    /// It stood still for so long that containers took it to be away, and ran unpaced.
+    SupervisorStalled,
     /// A lease was granted.
     LeaseGranted,
     /// A request was refused.
@@ -188,8 +190,9 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 59] = [
+    pub const ALL: [EventKind; 60] = [
         EventKind::SupervisorStarted,
+        EventKind::SupervisorStalled,
         EventKind::LeaseGranted,
         EventKind::LeaseRefused,
         EventKind::LeaseQueued,
@@ -254,7 +257,8 @@ impl EventKind {
     #[must_use]
     pub fn priority(self) -> EventPriority {
         match self {
-            EventKind::UnknownVersion
+            EventKind::SupervisorStalled
+            | EventKind::UnknownVersion
             | EventKind::PlacesFull
             | EventKind::Breach
             | EventKind::UnderReported

@@ -17,8 +17,8 @@ const RETRY: (Duration, Duration) = (Duration::from_millis(50), Duration::from_s
 /// The supervisor ends a wait that is over; a client that still waits so long afterwards ends it itself.
 const OVERDUE: Duration = Duration::from_secs(10);
 
-/// Who makes containers for podman and CRI-O.
-const MONITOR: &str = "conmon";
+/// Who makes containers for podman and CRI-O. Packages of the latter name it `crio-conmon`, or have `conmonrs` in its place.
+const MONITORS: [&str; 3] = ["conmon", "crio-conmon", "conmonrs"];
 /// They give a start up after 240 s (podman's `ContainerCreateTimeout`, CRI-O's `container_create_timeout`), and what they have
 /// started goes on: who waited for longer would have room for a container that nobody makes any more.
 const MONITOR_PATIENCE_SECONDS: u64 = 230;
@@ -29,7 +29,7 @@ const MONITOR_PATIENCE_SECONDS: u64 = 230;
 /// It does not.
 pub fn check_patience(wait_seconds: Option<u64>, maker: &str) -> Result<(), ErrorBody> {
     let wait_seconds = wait_seconds.unwrap_or(0);
-    if maker != MONITOR || wait_seconds <= MONITOR_PATIENCE_SECONDS {
+    if !MONITORS.contains(&maker) || wait_seconds <= MONITOR_PATIENCE_SECONDS {
         return Ok(());
     }
     Err(ErrorBody::new(
@@ -41,7 +41,7 @@ pub fn check_patience(wait_seconds: Option<u64>, maker: &str) -> Result<(), Erro
 
 /// For how long anybody can wait here at most, in seconds; 0 where nobody does.
 pub fn longest_seconds(queue: &Queue, maker: &str) -> u64 {
-    let of_maker = if maker == MONITOR { MONITOR_PATIENCE_SECONDS } else { u64::MAX };
+    let of_maker = if MONITORS.contains(&maker) { MONITOR_PATIENCE_SECONDS } else { u64::MAX };
     if queue.places == 0 { 0 } else { queue.longest_wait_seconds.min(of_maker) }
 }
 
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn nobody_waits_for_longer_than_the_host_or_the_engine_lets_him() {
         let queue = Queue { longest_wait_seconds: 600, ..Queue::default() };
-        assert_eq!((longest_seconds(&queue, "dockerd"), longest_seconds(&queue, MONITOR)), (600, 230));
+        assert_eq!((longest_seconds(&queue, "dockerd"), longest_seconds(&queue, "crio-conmon")), (600, 230));
         assert_eq!(longest_seconds(&Queue { places: 0, ..queue }, "dockerd"), 0);
     }
 

@@ -6,6 +6,7 @@ mod queue;
 
 use crate::cgroup;
 use crate::clock;
+use crate::events::About;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, about};
@@ -325,6 +326,15 @@ fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
                 );
                 leases.events.note(EventKind::Breach, about(&lease.record, None), message);
             }
+        }
+        Notice::WasAway { for_ns } => {
+            let seconds = for_ns as f64 / 1e9;
+            let message = format!(
+                "the supervisor stood still for {seconds:.1} s: containers of classes with fail_open = true ran unpaced meanwhile, the others \
+                 stood, and what each had of the GPUs is owed to nobody; look for what keeps it from running: a host without memory, or \
+                 a debugger"
+            );
+            leases.events.note(EventKind::SupervisorStalled, About::default(), message);
         }
         Notice::Hung { tenant, since_ns } => hang::act_on(leases, tenant, since_ns),
     }

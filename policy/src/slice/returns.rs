@@ -22,7 +22,7 @@ impl Returns {
         if !std::mem::take(&mut self.is_idle) {
             return None;
         }
-        let oldest_ns = std::mem::replace(&mut self.at_ns[self.next], Some(now_ns));
+        let oldest_ns = self.at_ns[self.next].replace(now_ns);
         self.next = (self.next + 1) % OFTEN;
         oldest_ns.filter(|at_ns| now_ns.saturating_sub(*at_ns) <= window_ns).map(|_| now_ns.saturating_add(window_ns))
     }

@@ -135,6 +135,11 @@ pub enum Notice {
         /// The number that it made up.
         registration: u64,
     },
+    /// Nobody decided for so long that tenants took the supervisor to be away.
+    WasAway {
+        /// How long, nanoseconds.
+        for_ns: u64,
+    },
     /// Nothing of the tenant's work ends.
     Hung {
         /// Which.

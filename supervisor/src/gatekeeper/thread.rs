@@ -93,12 +93,18 @@ pub fn start(gpus: usize, notice: impl Fn(Notice) + Send + 'static) -> io::Resul
 }
 
 /// The thread works for some microseconds at a time and must not queue behind busy programs: late by 4 ms at the 99th
-/// percentile without, by 0.1 ms with. Where the kernel refuses, hand-offs are later and nothing else.
+/// percentile without, by 0.1 ms with. Where the kernel refuses, hand-offs are later and nothing else, which is said once.
 fn ask_for_priority() {
     let parameter = nix::libc::sched_param { sched_priority: 1 };
     let policy = nix::libc::SCHED_FIFO | nix::libc::SCHED_RESET_ON_FORK;
     // SAFETY: `parameter` is a valid description; 0 means the calling thread.
-    let _ = unsafe { nix::libc::sched_setscheduler(0, policy, &parameter) };
+    if unsafe { nix::libc::sched_setscheduler(0, policy, &parameter) } != 0 {
+        let cause = io::Error::last_os_error();
+        log!(
+            "GPUs are handed over later on a busy host, by some milliseconds: the kernel gives the thread that does it no real-time \
+             priority ({cause}); let the service have CAP_SYS_NICE, and its cgroup of version 1 a part of cpu.rt_runtime_us"
+        );
+    }
 }
 
 struct Loop {
@@ -153,7 +159,8 @@ impl Loop {
             }
             self.look(&again);
             if was_away {
-                let mut notices = Vec::new();
+                let for_ns = now_ns - self.beat_ns + HEARTBEAT_PERIOD_NS;
+                let mut notices = vec![Notice::WasAway { for_ns }];
                 self.feed(Input::Away, &mut notices);
                 notices.into_iter().for_each(|notice| (self.notice)(notice));
             }

@@ -9,6 +9,7 @@ use crate::meter::now_ns;
 use crate::namespaces::Inside;
 use crate::tenant::Tenant;
 use crate::trace::Recorder;
+use gpool_protocol::EventKind;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::Duration;
 
@@ -51,5 +52,7 @@ fn stop_and_continue(host: &Host) -> Result<()> {
         let shares = entitled.map(|(id, _)| trace.share(id, back_ns, end_ns));
         let leases = host.leases().map(|leases| format!("{leases:#?}")).unwrap_or_default();
         format!("afterwards the shares are {shares:.3?}, off by {error:.2} points; {leases}")
-    })
+    })?;
+    let told = host.events_of(EventKind::SupervisorStalled)?;
+    ensure(told.len() == 1 && told[0].message.contains(" stood still for "), || format!("it is told {told:?}"))
 }
