@@ -1,6 +1,5 @@
 //! The command's cgroup, below the caller's own: limits of a session, a unit or a Slurm job go on to hold.
 
-use super::description::fresh_digits;
 use super::unprepared;
 use gpool_protocol::{ErrorBody, RUN_CGROUP, maker_of_run_cgroup};
 use std::fs;
@@ -23,15 +22,16 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a group of a new name in each hierarchy, and takes away those whose `gpool-run` was killed.
+    /// Makes a group in each hierarchy, named by the `digits` with which the command's id ends, and takes away those whose `gpool-run`
+    /// was killed.
     ///
     /// # Errors
     /// There is no hierarchy in which one can be made.
-    pub fn make() -> Result<Self, ErrorBody> {
+    pub fn make(digits: &str) -> Result<Self, ErrorBody> {
         let read = |path| fs::read(path).map_err(|error| unprepared(format!("{path} cannot be read"), error));
         // Others may have mounted something under a name of any bytes.
         let (cgroups, mounts) = (read("/proc/self/cgroup")?, read("/proc/self/mountinfo")?);
-        let name = format!("{}{}", RUN_CGROUP, fresh_digits());
+        let name = format!("{RUN_CGROUP}{digits}");
         let parents = parents(&String::from_utf8_lossy(&cgroups), &String::from_utf8_lossy(&mounts));
         let mut cgroup = Self { directories: Vec::new() };
         let mut refused = std::io::Error::from(std::io::ErrorKind::Unsupported);

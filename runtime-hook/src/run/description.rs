@@ -69,11 +69,12 @@ const NAME_BYTES: usize = 63;
 /// What the id of a command begins with that nobody has named.
 const UNNAMED: &str = "run";
 
-/// An id for a command that no engine has named: it begins with `name`. It is never used again, so no place is kept under it.
+/// An id for a command that no engine has named: `name`, and digits of [`fresh_digits`]. It is never used again, so no place is kept
+/// under it.
 ///
 /// # Errors
 /// The name could not be the beginning of an id.
-pub fn fresh_id(name: Option<&str>) -> Result<ContainerId, ErrorBody> {
+pub fn id_of(name: Option<&str>, digits: &str) -> Result<ContainerId, ErrorBody> {
     let refused = || {
         ErrorBody::new(
             ErrorCode::RequestInvalid,
@@ -83,7 +84,7 @@ pub fn fresh_id(name: Option<&str>) -> Result<ContainerId, ErrorBody> {
     };
     let is_fit = |name: &str| name.len() <= NAME_BYTES && ContainerId(name.to_owned()).check().is_ok();
     name.is_none_or(is_fit).then_some(()).ok_or_else(refused)?;
-    Ok(ContainerId(format!("{}-{}", name.unwrap_or(UNNAMED), fresh_digits())))
+    Ok(ContainerId(format!("{}-{digits}", name.unwrap_or(UNNAMED))))
 }
 
 /// The pid of this process, and twelve digits that nobody has had or will have.
@@ -241,7 +242,7 @@ mod tests {
         let env = spec["process"]["env"].as_array().unwrap();
         let homes: Vec<_> = env.iter().filter(|entry| entry.as_str().unwrap().starts_with("HOME=")).collect();
         assert_eq!(homes, [&json!(format!("HOME={}", root.home.display()))]);
-        assert_ne!(fresh_id(None), fresh_id(None));
+        let fresh_id = |name| id_of(name, &fresh_digits());
         let [named, again] = [0; 2].map(|_| fresh_id(Some("job-4711")).unwrap());
         assert!(named != again && named.0.starts_with("job-4711-") && named.check() == Ok(()), "{named}");
         assert!(fresh_id(None).unwrap().0.starts_with("run-"));

@@ -53,7 +53,8 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             "call it with sudo, with --user NAME for a command that shall not run as root",
         ));
     }
-    let id = description::fresh_id(order.name.as_deref())?;
+    let digits = description::fresh_digits();
+    let id = description::id_of(order.name.as_deref(), &digits)?;
     // Held until this process ends, whatever comes of the command.
     let _lock = order.lock.as_deref().map(lock::take).transpose()?;
     let person = order.user.as_deref().map(Person::find).transpose()?;
@@ -86,7 +87,7 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
             return Ok(End::Signal(signal as i32));
         }
     };
-    let outcome = Cgroup::make().and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
+    let outcome = Cgroup::make(&digits).and_then(|cgroup| start(&spec, &configuration, person, &cgroup, &signals));
     // The supervisor sees the end by itself; told, it need not wait.
     leased.give_back();
     outcome
