@@ -7,5 +7,6 @@ mod gangs;
 mod hung;
 mod leaving;
 mod pauses;
+mod returns;
 mod rules;
 mod table;
