@@ -56,6 +56,7 @@ pub use wait::{Awaited, WaitOptions};
 use crate::engines::Engine;
 use crate::exit::{EXIT_CODES_HELP, Failure};
 use crate::follower::say;
+use clap::builder::ArgPredicate;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Client, parse_time};
 use seconds::parse_seconds;
@@ -236,6 +237,7 @@ pub enum Verb {
     Charges(ChargesOptions),
     /// Show what ran: each container with when it began, how long it had waited, what it had of its share and its memory, and how it
     /// ended
+    #[command(mut_arg("since", |since| since.default_value_if("id", ArgPredicate::IsPresent, "1970-01-01")))]
     History(HistoryOptions),
     /// Show how many GPUs would have been enough if each container had whole ones, if each team had its own, and shared by all
     #[command(mut_arg("since", |since| since.default_value("4w")))]

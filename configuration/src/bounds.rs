@@ -4,7 +4,7 @@ use crate::error::ConfigurationError;
 use crate::health::{CONTAINED_FAULTS_MAX, HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
 use crate::keys::{
     ClassPolicy, Configuration, HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX,
-    QUEUE_PLACES_MAX, SUPERVISOR_PATIENCE_SECONDS_MAX,
+    QUEUE_PLACES_MAX, SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN,
 };
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::policy::REQUEST_KEYS;
@@ -60,9 +60,11 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         return Err(Breach { key, cause });
     }
     let patience = configuration.runtime.supervisor_patience_seconds;
-    if !(1..=SUPERVISOR_PATIENCE_SECONDS_MAX).contains(&patience) {
+    if !(SUPERVISOR_PATIENCE_SECONDS_MIN..=SUPERVISOR_PATIENCE_SECONDS_MAX).contains(&patience) {
         let key = "runtime.supervisor_patience_seconds".to_owned();
-        let cause = format!("{key} = {patience} is out of range; write 1 to {SUPERVISOR_PATIENCE_SECONDS_MAX} seconds");
+        let cause = format!(
+            "{key} = {patience} is out of range; write {SUPERVISOR_PATIENCE_SECONDS_MIN} to {SUPERVISOR_PATIENCE_SECONDS_MAX} seconds"
+        );
         return Err(Breach { key, cause });
     }
     let places = configuration.queue.places;

@@ -221,6 +221,9 @@ pub struct Runtime {
     pub supervisor_patience_seconds: u64,
 }
 
+/// The shortest time that a start may wait for the supervisor's answer, in seconds: it may take that long to grant a lease, as where the
+/// processes of the container's last run are just going.
+pub const SUPERVISOR_PATIENCE_SECONDS_MIN: u64 = 4;
 /// The longest time that a start may wait for the supervisor's answer, in seconds: whoever makes a container gives it up some day.
 pub const SUPERVISOR_PATIENCE_SECONDS_MAX: u64 = 60;
 

@@ -41,7 +41,7 @@ fn what_no_host_can_work_with_is_refused_with_its_key_and_line() {
         ("[runtime]\nlow_level = []\n", ["line 2", "runtime.low_level = []", "name a low-level runtime"]),
         (
             "[runtime]\nsupervisor_patience_seconds = 61\n",
-            ["line 2", "runtime.supervisor_patience_seconds = 61", "write 1 to 60 seconds"],
+            ["line 2", "runtime.supervisor_patience_seconds = 61", "write 4 to 60 seconds"],
         ),
         ("[driver]\nlibrary_dirs = []\n", ["line 2", "driver.library_dirs = []", "name its directory"]),
         ("[driver]\ncontext_bytes = 0\n", ["line 2", "driver.context_bytes = 0", "in bytes"]),

@@ -76,6 +76,8 @@ pub struct PastLease {
     pub lent_gpu_ns: u64,
     /// Promised, left, and had by nobody.
     pub idle_gpu_ns: u64,
+    /// Promised in MIG instances, of whose work NVML has no figures: nobody knows what of it was used.
+    pub unmetered_gpu_ns: u64,
     /// Its part of what the GPUs drew, millijoules.
     pub energy_millijoules: u64,
 }

@@ -119,12 +119,10 @@ impl ContainerId {
         check_plain("container_id", &self.0)
     }
 
-    /// The first twelve characters, as docker shows an id.
+    /// As people are shown it: of an engine's digits the first twelve, as docker does; of one that has a name in it, all.
     pub fn short(&self) -> &str {
-        match self.0.char_indices().nth(12) {
-            Some((end, _)) => &self.0[..end],
-            None => &self.0,
-        }
+        let is_an_engines = self.0.bytes().all(|byte| byte.is_ascii_hexdigit());
+        self.0.get(..12).filter(|_| is_an_engines).unwrap_or(&self.0)
     }
 }
 

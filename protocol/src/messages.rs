@@ -26,7 +26,7 @@
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/guard` | | `[GuardedProcess]` |
 //! | `GET /v1/guard/outside` | | `[OutsideProcess]` |
-//! | `GET /v1/events?after=SEQ&follow=1` | | one [`Event`] a line |
+//! | `GET /v1/events?after=SEQ&life=STARTED&follow=1` | | one [`Event`] a line |
 //! | `GET /v1/info` | | [`SupervisorInfo`] |
 //!
 //! `ID` is a lease id or container id, or a unique prefix of one. Every refusal is an

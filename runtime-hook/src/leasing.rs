@@ -8,11 +8,10 @@ use crate::loader_cache;
 use crate::spec::{self, Described};
 use crate::sync_pipe::SyncPipe;
 use crate::visible_gpus;
-use crate::waiting;
+use crate::waiting::{self, NotYet};
 use gpool_configuration::{Compat, Configuration, DEFAULT_PATH, Placer};
 use gpool_protocol::{
-    Client, ContainerId, Edit, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseRequest, LeaseWaiting, Mechanism, Mode,
-    Request,
+    Client, ContainerId, Edit, ErrorBody, ErrorCode, GpuUuid, LeaseId, LeaseRequest, Mechanism, Mode, Request,
 };
 use serde_json::{Value, json};
 use std::path::Path;
@@ -38,7 +37,7 @@ pub struct Applicant<'a> {
     /// The name of the program that makes the container.
     pub maker: String,
     /// Told once if it has to wait for room.
-    pub on_waiting: fn(&LeaseWaiting),
+    pub on_waiting: fn(NotYet<'_>),
 }
 
 /// A granted lease whose edits are in.

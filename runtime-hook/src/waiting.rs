@@ -67,7 +67,16 @@ impl Parent {
     }
 }
 
-/// Asks until there is a lease, or nobody wants one any more; `on_waiting` is told once that there is none yet. Who waits for no
+/// Why there is no lease yet.
+#[derive(Debug, Clone, Copy)]
+pub enum NotYet<'a> {
+    /// There is no room.
+    NoRoom(&'a LeaseWaiting),
+    /// Nobody answers, who waits for room is asked again.
+    NoAnswer(&'a ErrorBody),
+}
+
+/// Asks until there is a lease, or nobody wants one any more; `on_waiting` is told once why there is none yet. Who waits for no
 /// room waits `patience` for an answer, and asks once more where the supervisor ends meanwhile: it knows who asks, and what it has
 /// granted him before it grants him again.
 ///
@@ -78,11 +87,11 @@ pub fn ask(
     asked: &LeaseRequest,
     patience: Duration,
     is_wanted: impl Fn() -> bool,
-    on_waiting: impl Fn(&LeaseWaiting),
+    on_waiting: impl Fn(NotYet<'_>),
 ) -> Result<LeaseGranted, ErrorBody> {
     let (begun, mut asked) = (Instant::now(), asked.clone());
     let wait = asked.request.wait_seconds.map(Duration::from_secs);
-    let (mut is_waiting, mut away_since, mut was_there) = (false, None, false);
+    let (mut is_waiting, mut away_since, mut was_there, mut is_told) = (false, None, false, false);
     loop {
         if !is_wanted() {
             return Err(unwanted());
@@ -92,7 +101,7 @@ pub fn ask(
             Ok(LeaseAnswer::Granted(granted)) => return Ok(granted),
             Ok(LeaseAnswer::Waiting(answer)) => {
                 if !is_waiting {
-                    on_waiting(&answer);
+                    on_waiting(NotYet::NoRoom(&answer));
                 }
                 if wait.is_some_and(|wait| begun.elapsed() >= wait + OVERDUE) {
                     return Err(over(&answer));
@@ -123,6 +132,9 @@ pub fn ask(
                 };
                 if since.elapsed() + LOOK >= longest {
                     return Err(error.into_body());
+                }
+                if wait.is_some() && !is_waiting && !std::mem::replace(&mut is_told, true) {
+                    on_waiting(NotYet::NoAnswer(&error.into_body()));
                 }
                 LOOK
             }

@@ -35,7 +35,7 @@ fn told(name: &str, act: impl Fn(UnixStream) + Send + 'static) -> Option<(Value,
 fn installation(dir: &Path, socket: &Path, runc: &Path) -> Installation {
     let configuration = dir.join("config.toml");
     let text =
-        format!("[socket]\npath = {socket:?}\n[runtime]\nlow_level = [{runc:?}]\nsupervisor_patience_seconds = 1\n");
+        format!("[socket]\npath = {socket:?}\n[runtime]\nlow_level = [{runc:?}]\nsupervisor_patience_seconds = 4\n");
     std::fs::write(&configuration, text).unwrap();
     Installation { configuration, low_level_link: dir.join("run/low-level-runtime") }
 }

@@ -138,7 +138,7 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     let Some((cgroup, revocation, mps_group)) = known else { return Ok(BTreeSet::new()) };
     let mut killed = BTreeSet::new();
     if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
-        killed = deny_or_end(leases, id, &cgroup, &revocation.devices)?;
+        killed = deny_or_end(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices)?;
     }
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return Ok(BTreeSet::new()) };
@@ -161,7 +161,7 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
 fn deny_or_end(
     leases: &Leases,
     id: &LeaseId,
-    cgroup: &str,
+    (cgroup, mps_group): (&str, Option<&str>),
     devices: &BTreeSet<(u32, u32)>,
 ) -> io::Result<BTreeSet<HostPid>> {
     let Err(cause) = devices::deny(cgroup, devices) else { return Ok(BTreeSet::new()) };
@@ -170,7 +170,11 @@ fn deny_or_end(
         return Err(cause);
     }
     log!("the command of lease {id} is ended as a whole: {cause}");
-    Ok(cgroup::kill(cgroup))
+    // A client that is killed while its kernels run can take the others' work with it.
+    let mut killed: BTreeSet<HostPid> =
+        mps_group.map(|group| terminate_clients(leases, group, cgroup)).unwrap_or_default().into_iter().collect();
+    killed.extend(cgroup::kill(cgroup));
+    Ok(killed)
 }
 
 /// The kernel denies nothing: the lease is as it was.

@@ -240,6 +240,11 @@ fn the_socket_s_document_has_every_route_and_every_code() {
     assert!(answered.len() >= 14, "{answered:?}");
     // The name of a path's parameter is free.
     assert_eq!(documented, answered, "left: docs/reference/openapi.json, right: supervisor/src/http/routes.rs");
+    // Whoever has no connection left hears that, whatever was asked.
+    let operations = document["paths"].as_object().unwrap().values().flat_map(|path| path.as_object().unwrap());
+    for (method, operation) in operations.filter(|(name, _)| *name != "parameters") {
+        assert!(operation["responses"]["503"].is_object(), "{method} {} lacks 503", operation["operationId"]);
+    }
     // Ids may be prefixes: of none, or of several.
     for (path, operations) in document["paths"].as_object().unwrap().iter().filter(|(path, _)| path.contains("{id}")) {
         for (method, operation) in operations.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters") {

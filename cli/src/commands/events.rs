@@ -7,8 +7,10 @@ use crate::follower::{PAUSE, say};
 use crate::output;
 use gpool_protocol::{Client, ErrorBody, ErrorCode, Event, EventKind, EventPriority};
 use jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::os::fd::AsFd;
 
 /// What each of the fields of [`present`] is, as CSV.
 pub const CSV_HEADER: [&str; 8] =
@@ -74,12 +76,22 @@ fn stream(client: &Client, place: &mut Place, options: &EventsOptions, chosen: &
         if !std::mem::replace(&mut is_away, true) {
             say(&format!("gpool: {}; events go on when it answers", error.message));
         }
+        // Nothing is written while nobody answers, and so nothing says that nobody reads any more.
+        if is_unread(&std::io::stdout()) {
+            return Ok(());
+        }
         std::thread::sleep(PAUSE);
     }
 }
 
+/// Whether nobody is at the other end of a pipe or a socket that is written to.
+fn is_unread(output: &impl AsFd) -> bool {
+    let mut polled = [PollFd::new(output, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::ERR)
+}
+
 /// Whether it is said by nobody, or by a supervisor that has no connection left: one that answers refuses with another code.
-fn is_absence(error: &ErrorBody) -> bool {
+pub fn is_absence(error: &ErrorBody) -> bool {
     matches!(error.code, ErrorCode::SupervisorAbsent | ErrorCode::SupervisorFailed)
 }
 
@@ -130,9 +142,16 @@ impl<'a> Chosen<'a> {
         self.id.filter(|_| !self.is_known.get()).map_or(Ok(None), |id| nobody_has(client, id))
     }
 
-    /// What cannot be read is nobody's and of no time: it is wanted where nothing is chosen.
+    /// What is of a kind that only a newer supervisor knows is nobody's, and wanted by what it says of itself.
+    fn has_unread(&self, line: &str) -> bool {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap_or_default();
+        let is_recent = event["unix_ms"].as_u64().is_none_or(|unix_ms| unix_ms >= self.since_unix_ms);
+        let gravity = || serde_json::from_value::<EventPriority>(event["priority"].clone()).ok();
+        self.id.is_none() && is_recent && self.priority.is_none_or(|priority| gravity() == Some(priority))
+    }
+
     fn has(&self, line: &str) -> bool {
-        let Ok(event) = serde_json::from_str::<Event>(line) else { return self.id.is_none() };
+        let Ok(event) = serde_json::from_str::<Event>(line) else { return self.has_unread(line) };
         let is_grave_enough = self.priority.is_none_or(|priority| event.gravity() == priority);
         let ids = [event.lease_id.as_ref().map(|id| &id.0), event.container_id.as_ref().map(|id| &id.0)];
         let is_about = |id: &str| ids.into_iter().flatten().any(|whole| whole.starts_with(id));

@@ -5,13 +5,18 @@ use crate::arguments::{Format, HistoryOptions};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, History, PastLease, format_bytes, format_permille, format_seconds};
+use gpool_protocol::{Client, ErrorBody, ErrorCode, History, PastLease, format_bytes, format_permille, format_seconds};
 use jiff::Timestamp;
 
 /// Prints the leases of a time, one line each.
 pub fn run(client: &Client, options: &HistoryOptions) -> Result<(), Failure> {
     let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
     let history: History = client.get(&path(options, now_ms / 1000))?;
+    if let Some(id) = options.id.as_ref().filter(|_| history.leases.is_empty()) {
+        let message = format!("the ledger has nothing of {id} in that time");
+        let remedy = "gpool history without a name shows whom it knows; what an engine has removed has its id alone";
+        return Err(ErrorBody::new(ErrorCode::LeaseUnknown, message, remedy).into());
+    }
     match options.format {
         Format::Table => output::print(&render(&history, now_ms, false)),
         Format::Wide => output::print(&render(&history, now_ms, true)),
@@ -44,8 +49,14 @@ fn end(lease: &PastLease) -> String {
     }
 }
 
-/// What it had of what it was promised, which may be more than all of that; nothing where nothing was promised.
+/// What it used on its GPUs, in hours; nothing where nobody knows, as of MIG instances.
+fn used(lease: &PastLease) -> Option<String> {
+    (lease.unmetered_gpu_ns == 0 || lease.used_gpu_ns > 0).then(|| hours(lease.used_gpu_ns))
+}
+
+/// What that is of what it was promised, which may be more than all of it; nothing where nothing was promised.
 fn of_share(lease: &PastLease) -> Option<String> {
+    used(lease)?;
     let percent = (u128::from(lease.used_gpu_ns) * 100).checked_div(u128::from(lease.reserved_gpu_ns))?;
     Some(format!("{percent} %"))
 }
@@ -70,7 +81,8 @@ fn render(history: &History, now_ms: u64, is_wide: bool) -> String {
         cells.push(or_dash(lease.fraction_permille.map(u64::from), format_permille));
         cells.push(or_dash(lease.memory_cap_bytes, format_bytes));
         cells.push(or_dash(lease.memory_peak_bytes, format_bytes));
-        cells.extend([hours(lease.used_gpu_ns), or_dash(of_share(lease), |text| text), end(lease)]);
+        cells.extend([used(lease), of_share(lease)].map(|text| or_dash(text, |text| text)));
+        cells.push(end(lease));
         if is_wide {
             cells.extend([lease.burst_gpu_ns, lease.lent_gpu_ns, lease.idle_gpu_ns].map(hours));
             cells.push(kilowatt_hours(lease.energy_millijoules.into()));
@@ -90,7 +102,7 @@ fn render(history: &History, now_ms: u64, is_wide: bool) -> String {
 
 /// The figures for programs and spreadsheets.
 fn render_csv(history: &History) -> String {
-    const HEADER: [&str; 25] = [
+    const HEADER: [&str; 26] = [
         "lease_id",
         "container_id",
         "pod",
@@ -115,6 +127,7 @@ fn render_csv(history: &History) -> String {
         "burst_gpu_ns",
         "lent_gpu_ns",
         "idle_gpu_ns",
+        "unmetered_gpu_ns",
         "energy_millijoules",
     ];
     let row = |lease: &PastLease| {
@@ -146,6 +159,7 @@ fn render_csv(history: &History) -> String {
             lease.burst_gpu_ns.to_string(),
             lease.lent_gpu_ns.to_string(),
             lease.idle_gpu_ns.to_string(),
+            lease.unmetered_gpu_ns.to_string(),
             lease.energy_millijoules.to_string(),
         ]
     };
@@ -188,6 +202,7 @@ mod tests {
             burst_gpu_ns: 0,
             lent_gpu_ns: H / 4,
             idle_gpu_ns: H / 4,
+            unmetered_gpu_ns: 0,
             energy_millijoules: 0,
         };
         let runs = PastLease {
@@ -215,6 +230,8 @@ mod tests {
         assert_eq!(lines[1][..3], ["abcdef012345", "vision", "1000"]);
         assert_eq!(lines[1][4..], ["1m30s", "2h", "1", "30", "%", "4GiB", "1GiB", "1.500", "75", "%", "preempted"]);
         assert_eq!(lines[2][4..], ["0s", "<1s", "-", "30", "%", "-", "1GiB", "1.500", "-", "runs"]);
+        let of_instance = PastLease { used_gpu_ns: 0, unmetered_gpu_ns: 2 * H, ..sample().leases.swap_remove(0) };
+        assert_eq!((used(&of_instance), of_share(&of_instance)), (None, None), "nobody knows what it did");
         assert_eq!(render(&History { leases: Vec::new(), ..sample() }, 0, false), "Nothing ran.\n");
     }
 

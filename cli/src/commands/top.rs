@@ -1,5 +1,6 @@
 //! `gpool top`
 
+use super::events::is_absence;
 use super::ps;
 use crate::arguments::Format;
 use crate::exit::Failure;
@@ -18,7 +19,7 @@ pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> R
         let at = Instant::now();
         let leases = match client.get("/v1/leases") {
             Ok(leases) => leases,
-            Err(error) if once || is_first => return Err(error.into()),
+            Err(error) if once || is_first || !is_absence(&error) => return Err(error.into()),
             Err(error) => {
                 // A restart or an upgrade takes seconds, and whoever watches goes on after it.
                 if !std::mem::replace(&mut is_away, true) {

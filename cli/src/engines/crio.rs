@@ -103,10 +103,19 @@ pub fn monitor(own_file: &Path, places: impl Iterator<Item = PathBuf>) -> Result
     let others = files(configuration).into_iter().filter(|file| file != own_file);
     let named = others.filter_map(|file| runtime_of(&file)).flat_map(|runtime| {
         let handlers = runtime.get("runtimes").and_then(toml::Value::as_table).cloned().unwrap_or_default();
-        let of_handlers = handlers.into_iter().filter_map(|(_, handler)| handler.get("monitor_path").cloned());
+        // What one of type "pod" names is another program's, conmon-rs.
+        let is_oci = |handler: &toml::Value| {
+            handler
+                .get("runtime_type")
+                .and_then(toml::Value::as_str)
+                .is_none_or(|kind| kind.is_empty() || kind == "oci")
+        };
+        let of_oci = handlers.into_iter().map(|(_, handler)| handler).filter(is_oci);
+        let of_handlers = of_oci.filter_map(|handler| handler.get("monitor_path").cloned());
         runtime.get(MONITOR).cloned().into_iter().chain(of_handlers).collect::<Vec<_>>()
     });
-    let named = named.filter_map(|path| path.as_str().map(PathBuf::from));
+    let is_conmon = |path: &PathBuf| path.to_str().is_some_and(|path| path.ends_with(MONITOR));
+    let named = named.filter_map(|path| path.as_str().map(PathBuf::from)).filter(is_conmon);
     named.chain(places).find(|path| path.is_absolute() && path.is_file()).ok_or_else(|| {
         Defect(format!(
             "would stop CRI-O, which does not start with a handler for which it finds no {MONITOR}; install that, or name it as \

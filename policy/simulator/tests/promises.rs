@@ -255,7 +255,11 @@ fn who_rests_loses_nothing_by_when_the_other_one_rests(seed: u64) {
 /// A job that pauses for its data every few milliseconds, beside one that always has work: it has its share of the GPU while it has
 /// work, less a tenth, and a quarter more than by the driver's own slices.
 fn who_pauses_often_has_its_share(seed: u64) {
-    for (work_ms, rest_ms) in [(5, 1), (5, 2), (5, 3), (10, 5)] {
+    // Beside one that never pauses, and one that does so seldom and shortly.
+    let greedy = ["", "steps = { work_us = 50000, rest_us = 300 }"];
+    for (work_ms, rest_ms, greedy) in
+        greedy.into_iter().flat_map(|greedy| [(5, 1), (5, 2), (5, 3), (10, 5)].map(|(work, rest)| (work, rest, greedy)))
+    {
         let both = sharing(&[
             tenant(
                 "batch",
@@ -264,7 +268,7 @@ fn who_pauses_often_has_its_share(seed: u64) {
                 "guaranteed",
                 &format!("steps = {{ work_us = {work_ms}000, rest_us = {rest_ms}000 }}"),
             ),
-            tenant("greedy", "0.2", "batch", "guaranteed", ""),
+            tenant("greedy", "0.2", "batch", "guaranteed", greedy),
         ]);
         // A step takes five fourths of its work.
         let entitled_ppm = 1_000_000 * work_ms * 4 / (work_ms * 5 + rest_ms * 4);

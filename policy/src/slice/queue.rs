@@ -83,8 +83,8 @@ pub(super) struct Queue {
     /// Those that want and are above their ceilings, by when they are not.
     blocked: BTreeSet<(u64, TenantId)>,
     pub(super) latency_tenants: BTreeSet<TenantId>,
-    /// Those that come back from being idle often, and until when they count as that.
-    returning: BTreeMap<TenantId, u64>,
+    /// Those that come back from being idle often, until when they count as that, and how long their last returns took.
+    returning: BTreeMap<TenantId, (u64, u64)>,
     active_count: usize,
     /// Weights of all that have joined, by priority.
     weights: [u64; Priority::COUNT],
@@ -256,8 +256,9 @@ impl Queue {
         }
         let Some(place) = self.places.get_mut(&tenant) else { return false };
         place.seen_ns = now_ns;
-        if let Some(until_ns) = place.returns.want(now_ns, self.parameters.returns_ns) {
-            self.returning.insert(tenant, until_ns);
+        let window_ns = self.parameters.returns_ns;
+        if let Some(span_ns) = place.returns.want(now_ns, window_ns) {
+            self.returning.insert(tenant, (now_ns.saturating_add(window_ns), span_ns));
         }
         if let Some(until_ns) = place.lingers_until_ns.take() {
             self.lingering.remove(&(until_ns, tenant));
@@ -314,6 +315,8 @@ impl Queue {
             place.ceiling = Ceiling::default();
         }
         for tenant in self.places.keys().copied().collect::<Vec<_>>() {
+            // Nobody is above its ceiling any more.
+            self.set_blocked(tenant, None);
             self.place(tenant);
         }
     }
@@ -361,7 +364,7 @@ impl Queue {
     /// Those that became ready are added to `news`.
     pub(super) fn pass(&mut self, now_ns: u64, news: &mut Vec<TenantId>) {
         self.now_ns = now_ns;
-        self.returning.retain(|_, until_ns| *until_ns > now_ns);
+        self.returning.retain(|_, (until_ns, _)| *until_ns > now_ns);
         while let Some(&(until_ns, tenant)) = self.lingering.first().filter(|(until_ns, _)| *until_ns <= now_ns) {
             self.retire(tenant, until_ns);
         }

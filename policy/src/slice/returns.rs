@@ -17,14 +17,14 @@ impl Returns {
         self.is_idle = true;
     }
 
-    /// It wants again, or still. Until when it counts as one that comes back often, if it does.
+    /// It wants again, or still. If it comes back often, how long its last returns took.
     pub(super) fn want(&mut self, now_ns: u64, window_ns: u64) -> Option<u64> {
         if !std::mem::take(&mut self.is_idle) {
             return None;
         }
         let oldest_ns = self.at_ns[self.next].replace(now_ns);
         self.next = (self.next + 1) % OFTEN;
-        oldest_ns.filter(|at_ns| now_ns.saturating_sub(*at_ns) <= window_ns).map(|_| now_ns.saturating_add(window_ns))
+        oldest_ns.map(|at_ns| now_ns.saturating_sub(at_ns)).filter(|span_ns| *span_ns <= window_ns)
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
             returns.want(at_ns, 100)
         };
         assert_eq!([0, 25, 50, 75].map(&mut comes_back), [None; 4]);
-        assert_eq!(comes_back(100), Some(200));
+        assert_eq!(comes_back(100), Some(100));
         assert_eq!(comes_back(126), None, "the fourth before it is too long ago");
         assert_eq!(returns.want(130, 100), None, "it was not idle");
     }

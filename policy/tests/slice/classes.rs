@@ -375,6 +375,21 @@ fn nor_does_it_count_against_a_ceiling() {
     assert_eq!(opened(&table.after(MS, Input::Wants { tenant: A })), None, "what comes after it does");
 }
 
+/// Nor one that stood at its ceiling when it began, and ran on.
+#[test]
+fn who_stood_at_a_ceiling_is_served_after_it() {
+    let mut table = Table::of(&[(A, Share { limit_permille: Some(100), ..Share::of(500) }), (B, Share::of(500))]);
+    table.tell(Input::Wants { tenant: A });
+    table.now += 50 * MS;
+    table.burst(A, 50 * MS);
+    table.tell(Input::Idle { tenant: A });
+    assert_eq!(opened(&table.after(MS, Input::Wants { tenant: A })), None, "it has had ten times its part");
+    table.now += 5000 * MS;
+    table.burst(A, 4000 * MS);
+    table.tell(Input::Wants { tenant: A });
+    assert_eq!(opened(&table.tell(Input::Away)), Some(A));
+}
+
 #[test]
 fn a_change_of_priority_keeps_the_debt() {
     let mut table = Table::of(&[(A, Share::of(500)), (B, Share::of(500)), (C, Share::of(500))]);

@@ -13,9 +13,10 @@ use super::{End, inner, unprepared};
 use crate::hook::bind_command;
 use crate::leasing::{Applicant, Leased, lease_into};
 use crate::spec::Described;
+use crate::waiting::NotYet;
 use crate::wrapper::{Installation, unusable_configuration};
 use gpool_configuration::{Configuration, DEFAULT_PATH};
-use gpool_protocol::{ErrorBody, ErrorCode, HostPid, LeaseWaiting, format_seconds};
+use gpool_protocol::{ErrorBody, ErrorCode, HostPid, format_seconds};
 use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -94,7 +95,13 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
 }
 
 /// Tells a person why nothing happens yet.
-fn tell_waiting(answer: &LeaseWaiting) {
+fn tell_waiting(why: NotYet<'_>) {
+    let answer = match why {
+        NotYet::NoRoom(answer) => answer,
+        NotYet::NoAnswer(error) => {
+            return eprintln!("gpool: {}; it is asked again for a minute at most", error.message);
+        }
+    };
     let (waiting, id) = (&answer.waiting, answer.waiting.container_id.short());
     let longest = format_seconds(waiting.request.wait_seconds.unwrap_or(0));
     eprintln!("gpool: {id} waits for room, at place {}, for {longest} at most: {}", waiting.place, waiting.cause);

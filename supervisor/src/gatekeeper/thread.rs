@@ -148,11 +148,13 @@ impl Loop {
             self.wakeup.wait(self.next_ns(), &mut rung);
             let now_ns = clock::now_ns();
             let mut again = Vec::new();
+            // Without tenants nobody beats, and nobody is kept waiting: who joins now has seen no standstill.
+            let had_tenants = !self.tenants.is_empty();
             self.take_orders(&mut again);
             again.extend(rung.iter().map(|token| TenantId(*token)));
             // Stopped for so long that tenants took us to be away: those that ran on unpaced have not taken it from
             // the others.
-            let was_away = !self.tenants.is_empty() && now_ns >= self.beat_ns.saturating_add(HEARTBEAT_STALE_NS);
+            let was_away = had_tenants && now_ns >= self.beat_ns.saturating_add(HEARTBEAT_STALE_NS);
             if was_away {
                 again.extend(self.tenants.keys());
                 self.gates.forget_requests(&mut self.tenants);

@@ -231,6 +231,11 @@ impl<'a> Lines<'a> {
         write_within(self.stream, [size.as_bytes(), lines, b"\r\n"], ANSWER_PATIENCE)
     }
 
+    /// Where they go.
+    pub fn stream(&self) -> &UnixStream {
+        self.stream
+    }
+
     /// There are no more.
     pub fn end(self) -> io::Result<()> {
         write_within(self.stream, [b"0\r\n\r\n"], ANSWER_PATIENCE)

@@ -29,15 +29,18 @@ use gpool_protocol::{
     PodPlace, SupervisorInfo, Trial, TrialRequest, WaitingView,
 };
 use gpool_shared_region::VERSION;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 use serde_json::Value;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A follower hears at least this often that the line is still up.
 const FOLLOW_PERIOD: Duration = Duration::from_secs(5);
+/// How soon it is seen that somebody who follows has gone.
+const GONE_PERIOD: Duration = Duration::from_millis(250);
 
 /// Answers one connection.
 pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity: &Identity) -> io::Result<()> {
@@ -50,6 +53,10 @@ pub fn serve(mut stream: UnixStream, peer: &Peer, leases: &Arc<Leases>, identity
     }
     if request.method == "GET" && request.path == "/metrics" {
         return answer_text(&mut stream, metrics::CONTENT_TYPE, &metrics::page(leases, identity));
+    }
+    // Who has given it up while it stood in line is not granted a lease that nobody hears of: he may have asked anew.
+    if request.method == "POST" && request.path == "/v1/leases" && has_gone(&stream) {
+        return Ok(());
     }
     if let Some(administers) = (request.method != "GET").then(|| peer.standing()).flatten() {
         leases.events.note_standing(peer.uid, administers);
@@ -363,7 +370,7 @@ fn tell_events(
 ) -> io::Result<()> {
     let mut answer = Lines::begin(stream)?;
     loop {
-        let events = leases.events.after(after, follow.then_some(FOLLOW_PERIOD));
+        let events = if follow { news(leases, after, answer.stream()) } else { leases.events.after(after, None) };
         let mut lines = Vec::new();
         for event in &events {
             after = event.sequence;
@@ -382,9 +389,36 @@ fn tell_events(
     }
 }
 
+/// What happens behind `after`, waited for a while. Whoever has gone is not waited for: it counts among those who follow.
+fn news(leases: &Leases, after: u64, stream: &UnixStream) -> Vec<Arc<Event>> {
+    let until = Instant::now() + FOLLOW_PERIOD;
+    loop {
+        let events = leases.events.after(after, Some(GONE_PERIOD));
+        if !events.is_empty() || Instant::now() >= until || has_gone(stream) {
+            return events;
+        }
+    }
+}
+
+/// Whether the other end is closed.
+fn has_gone(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::empty())];
+    poll(&mut polled, Some(&Timespec::default())).is_ok() && polled[0].revents().contains(PollFlags::HUP)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_has_gone_is_seen_and_who_only_says_no_more_is_not() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert!(!has_gone(&ours));
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!has_gone(&ours));
+        drop(theirs);
+        assert!(has_gone(&ours));
+    }
 
     #[test]
     fn a_change_names_what_changes_and_nothing_else() {

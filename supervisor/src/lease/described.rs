@@ -25,8 +25,9 @@ fn had(charged: &[GpuCharge]) -> String {
     }
 }
 
-/// The event of one whose end nobody saw, with what it had been charged when that was written down last.
-pub fn ended_unseen(record: &Record, cause: &str) -> (About, String) {
+/// The event of one whose end nobody saw, or only by its processes if `was_seen`, with what it had been charged when that was written
+/// down last.
+pub fn ended_unseen(record: &Record, cause: &str, was_seen: bool) -> (About, String) {
     let written = record.standing.iter().flat_map(|standing| &standing.gpus);
     let charge =
         |(uuid, gpu): (&GpuUuid, &GpuStanding)| GpuCharge { gpu_uuid: uuid.clone(), charged_gpu_ns: gpu.charged_ns };
@@ -34,7 +35,8 @@ pub fn ended_unseen(record: &Record, cause: &str) -> (About, String) {
     let has_figures = record.mechanism != Mechanism::Mig;
     let charged: Vec<_> = record.gpus().iter().zip(written).filter(|_| has_figures).map(charge).collect();
     let short = record.container_id.short();
-    let message = format!("ended {short} while no supervisor saw it: {cause}{}", had(&charged));
+    let unseen = if was_seen { "" } else { " while no supervisor saw it" };
+    let message = format!("ended {short}{unseen}: {cause}{}", had(&charged));
     (About { charged, ..about(record, None) }, message)
 }
 
@@ -111,14 +113,14 @@ mod tests {
     #[test]
     fn the_event_of_an_end_that_nobody_saw_has_what_was_written_down_last() {
         let mut record = sample();
-        let (about, message) = ended_unseen(&record, "its container has ended");
+        let (about, message) = ended_unseen(&record, "its container has ended", false);
         let short = record.container_id.short().to_owned();
         assert_eq!(message, format!("ended {short} while no supervisor saw it: its container has ended"));
         assert!(about.charged.is_empty() && about.lease_id.as_ref() == Some(&record.lease_id));
         assert_eq!((about.uid, about.owner_uid), (None, Some(record.owner_uid)));
         let gpus = vec![GpuStanding { charged_ns: 2_500_000_000, debt_ns: 0, seen_until_us: 0 }];
         record.standing = Some(StandingRecord { at_ns: 1, gpus, counted: None, used_ns: None });
-        let (about, message) = ended_unseen(&record, "the host was booted");
+        let (about, message) = ended_unseen(&record, "the host was booted", false);
         assert_eq!(
             message,
             format!("ended {short} while no supervisor saw it: the host was booted; it had 2.5 s of GPU time")
@@ -126,7 +128,7 @@ mod tests {
         let charged = GpuCharge { gpu_uuid: record.gpus()[0].clone(), charged_gpu_ns: 2_500_000_000 };
         assert_eq!(about.charged, [charged]);
         record.mechanism = Mechanism::Mig;
-        assert!(ended_unseen(&record, "x").0.charged.is_empty(), "of an instance there are no figures");
+        assert!(ended_unseen(&record, "x", true).0.charged.is_empty(), "of an instance there are no figures");
     }
 
     #[test]

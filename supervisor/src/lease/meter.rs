@@ -16,12 +16,21 @@ pub struct Meter {
     cap_byte_ns: u128,
     /// Whether the lease had begun under an earlier supervisor.
     is_taken_over: bool,
+    /// Whether the ledger has seen it.
+    was_entered: bool,
 }
 
 impl Meter {
     /// Of a lease that comes into the book now.
     pub fn begin(now_ns: u64, is_taken_over: bool) -> Self {
-        Self { begun_ns: now_ns, until_ns: now_ns, permille_ns: 0, cap_byte_ns: 0, is_taken_over }
+        Self {
+            begun_ns: now_ns,
+            until_ns: now_ns,
+            permille_ns: 0,
+            cap_byte_ns: 0,
+            is_taken_over,
+            was_entered: is_taken_over,
+        }
     }
 
     /// Goes on until now with what `record` says. To be called before the share or the cap in it changes.
@@ -40,6 +49,16 @@ impl Meter {
     /// Whether the lease had begun under an earlier supervisor.
     pub fn is_taken_over(&self) -> bool {
         self.is_taken_over
+    }
+
+    /// The ledger sees it.
+    pub fn note_entered(&mut self) {
+        self.was_entered = true;
+    }
+
+    /// Whether the ledger has seen it, in this life of the supervisor or before.
+    pub fn was_entered(&self) -> bool {
+        self.was_entered
     }
 
     /// GPU time promised of each of its GPUs.

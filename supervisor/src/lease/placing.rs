@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 pub const END_PATIENCE: Duration = Duration::from_secs(3);
 /// How long a refusal waits for another look at who holds what: NVML may hang.
 pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
-/// How long all of a grant may take: who asks gives up after 4 s (`SUPERVISOR_PATIENCE` in gpool-runtime-hook), and would not
-/// hear why.
+/// How long all of a grant may take: who asks gives up after 4 s or more (`[runtime] supervisor_patience_seconds`), and would
+/// not hear why.
 pub const GRANT_PATIENCE: Duration = Duration::from_millis(3500);
 
 /// How long the place of a lease is kept whose grant was not heard: who asks again is there already, and is looked after at once.

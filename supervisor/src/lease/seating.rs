@@ -38,7 +38,10 @@ impl Leases {
                 // The group is taken away when nobody uses it. What nobody has had is on no bill, however often it is tried.
                 let billed = book.ended.len();
                 if let Some(lease) = self.take_out(&mut book, lease) {
-                    book.ended.truncate(billed);
+                    // Of one that the ledger has seen it is to know the end.
+                    if !lease.meter.was_entered() {
+                        book.ended.truncate(billed);
+                    }
                     self.keep_place(&mut book, lease);
                 }
                 self.ended.notify_all();

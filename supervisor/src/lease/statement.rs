@@ -157,6 +157,7 @@ impl Statement {
         let view = lease.view();
         // What is held beside what processes say of themselves would be forgotten with it.
         lease.note_peak(view.memory_used_bytes);
+        lease.meter.note_entered();
         let used_bytes = view.gpus.iter().map(|gpu| gpu.memory_used_bytes).collect();
         Self::with(lease, now_ns, used_bytes, view.memory_peak_bytes)
     }

@@ -44,7 +44,7 @@ pub fn take_over(leases: &Leases) -> Result<(), RecordError> {
     leases.book().kept_inits = kept;
     unused.iter().for_each(service_manager::forget);
     for record in records {
-        if !is_settled(leases, &record) {
+        if !is_settled(leases, &record, false) {
             leases.book().stranded.push(record);
         }
     }
@@ -93,7 +93,7 @@ fn living_requester(record: &Record) -> io::Result<Option<WatchedProcess>> {
 pub fn take_over_stranded(leases: &Leases) {
     // They stay in the book meanwhile: nobody may find their places free, or their MPS daemons unused.
     let stranded = leases.book().stranded.clone();
-    for record in stranded.into_iter().filter(|record| is_settled(leases, record)) {
+    for record in stranded.into_iter().filter(|record| is_settled(leases, record, true)) {
         let mut book = leases.book();
         book.stranded.retain(|other| other.lease_id != record.lease_id);
         book.stranded_for.remove(&record.lease_id);
@@ -101,8 +101,9 @@ pub fn take_over_stranded(leases: &Leases) {
 }
 
 /// Takes a lease over; one whose container has ended is cleared away. Whether either was done: one whose container runs
-/// keeps its files and its place, and is tried again. A fault of ours must not sell its share to somebody else.
-fn is_settled(leases: &Leases, record: &Record) -> bool {
+/// keeps its files and its place, and is tried again. A fault of ours must not sell its share to somebody else. `was_seen` is of one
+/// that has been looked at under this supervisor before.
+fn is_settled(leases: &Leases, record: &Record, was_seen: bool) -> bool {
     let Err(cause) = take_over_one(leases, record.clone()) else { return true };
     let id = &record.lease_id;
     let same_boot = record.boot_id == leases.boot_id;
@@ -117,12 +118,18 @@ fn is_settled(leases: &Leases, record: &Record) -> bool {
         }
         return false;
     }
-    let (about, message) = ended_unseen(record, &cause);
-    leases.events.note(EventKind::LeaseEnded, about, message);
+    // Of one that nobody was told of nothing ends.
+    let began = record.init.is_some() || may_be_known(leases, record);
+    if began {
+        // What stood in the way of taking it over is not why it ended.
+        let cause = if same_boot && record.init.is_some() { "its container has ended" } else { cause.as_str() };
+        let (about, message) = ended_unseen(record, cause, was_seen);
+        leases.events.note(EventKind::LeaseEnded, about, message);
+    }
     leases.clear_away_of(record);
     let mut book = leases.book();
     book.kept_inits.remove(id);
-    if same_boot && leases.configuration().ledger.is_kept() {
+    if began && same_boot && leases.configuration().ledger.is_kept() {
         // When it ended nobody has seen.
         book.ended.push(Statement::of_lost(record, clock::unix_ms()));
     }

@@ -75,6 +75,7 @@ fn past_lease(row: &Row<'_>) -> rusqlite::Result<PastLease> {
         burst_gpu_ns: 0,
         lent_gpu_ns: 0,
         idle_gpu_ns: 0,
+        unmetered_gpu_ns: 0,
         energy_millijoules: 0,
     })
 }
@@ -93,6 +94,7 @@ fn add_lines(of_lease: &mut Statement<'_>, id: i64, gpus: &Gpus, lease: &mut Pas
             (&mut lease.burst_gpu_ns, gpu.part_of(burst)),
             (&mut lease.lent_gpu_ns, gpu.part_of(lent)),
             (&mut lease.idle_gpu_ns, gpu.part_of(idle)),
+            (&mut lease.unmetered_gpu_ns, gpu.part_of(unmetered)),
             (&mut lease.energy_millijoules, column(6)?),
         ];
         for (sum, more) in sums {

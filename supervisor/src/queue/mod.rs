@@ -140,11 +140,10 @@ impl Queue {
         self.waiters.iter_mut().find(|waiter| waiter.is_for(asked, uid))
     }
 
-    /// For how long this request has waited in this attempt, milliseconds; 0 of one that is not in the queue.
+    /// For how long this request has waited, earlier attempts included, milliseconds; 0 of one that is not in the queue.
     pub fn waited_ms(&self, asked: &LeaseRequest, uid: u32) -> u64 {
-        let waiter = self.waiters.iter().find(|waiter| waiter.is_for(asked, uid));
-        let waited = waiter.map(|waiter| waiter.waited_in_this_attempt(clock::now_ns()));
-        waited.map_or(0, |waited| u64::try_from(waited.as_millis()).unwrap_or(u64::MAX))
+        let now_ns = clock::now_ns();
+        now_ns.saturating_sub(self.since(asked, uid, now_ns).first_ns) / 1_000_000
     }
 
     /// Takes one out, in this way.

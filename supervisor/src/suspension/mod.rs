@@ -43,6 +43,8 @@ pub struct SuspensionNotes {
     pub uid: Option<u32>,
     /// What keeps it from coming back though it has room, as was told last.
     pub kept_by: Option<String>,
+    /// Whether a fault that kept it away was told.
+    pub is_fault_told: bool,
     /// When it is tried next, if not at once.
     pub next_try: Option<Instant>,
     /// It was found half-way: it may be on the devices in parts.

@@ -55,7 +55,7 @@ pub fn out(leases: &Leases, id: &LeaseId) -> bool {
         let Some(lease) = book.leases.get_mut(id) else { return false };
         leases.counters.note_suspension("not_suspended");
         let message = format!("{} could not be suspended and goes on: {obstacle}", lease.record.container_id.short());
-        tell(leases, lease, EventKind::LeaseSuspended, message);
+        tell_failure(leases, lease, EventKind::LeaseSuspended, message);
         leave(leases, lease);
         return false;
     }
@@ -155,23 +155,23 @@ pub fn back(leases: &Leases, id: &LeaseId) -> bool {
     } else {
         // Who is not lost stays where it is, and is tried again.
         lease.suspension.failures += 1;
-        keep_away_as(tell_failure, leases, lease, &format!("it could not be brought back yet: {cause}"));
+        keep_away(leases, lease, &format!("it could not be brought back yet: {cause}"), true);
     }
     true
 }
 
-/// It cannot come back now, and is tried again. Why is told once.
-fn keep_away(leases: &Leases, lease: &mut Lease, why: &str) {
-    keep_away_as(tell, leases, lease, why);
-}
-
-/// The same, told in this way.
-fn keep_away_as(tell: impl Fn(&Leases, &Lease, EventKind, String), leases: &Leases, lease: &mut Lease, why: &str) {
+/// It cannot come back now, and is tried again. Why is told once; and once more where what kept it away was no fault, and this is.
+fn keep_away(leases: &Leases, lease: &mut Lease, why: &str, is_fault: bool) {
     lease.suspension.next_try = Some(Instant::now() + RETRY * (1 << lease.suspension.failures.min(RETRY_DOUBLED)));
-    if lease.suspension.kept_by.replace(why.to_owned()).is_none() {
-        let message = format!("{} has its room again and waits: {why}", lease.record.container_id.short());
-        tell(leases, lease, EventKind::LeaseWoken, message);
+    let was_told = lease.suspension.kept_by.replace(why.to_owned()).is_some();
+    let is_worse = is_fault && !lease.suspension.is_fault_told;
+    lease.suspension.is_fault_told |= is_fault;
+    if was_told && !is_worse {
+        return;
     }
+    let message = format!("{} has its room again and waits: {why}", lease.record.container_id.short());
+    let tell = if is_fault { tell_failure } else { tell };
+    tell(leases, lease, EventKind::LeaseWoken, message);
 }
 
 /// Whether it is frozen or stopped: its own threads would have to do the work, and the driver would wait for them.
@@ -180,7 +180,7 @@ fn is_stopped(leases: &Leases, id: &LeaseId) -> bool {
     let Some(lease) = book.leases.get_mut(id) else { return true };
     let is_stopped = super::is_stopped(lease);
     if is_stopped {
-        keep_away(leases, lease, "it is frozen or stopped");
+        keep_away(leases, lease, "it is frozen or stopped", false);
     }
     is_stopped
 }
@@ -221,7 +221,7 @@ fn is_free(leases: &Leases, id: &LeaseId, load: &Load) -> bool {
     let mut book = leases.book();
     let Some(lease) = book.leases.get_mut(id) else { return false };
     if !is_told {
-        keep_away(leases, lease, "NVML does not say what is free");
+        keep_away(leases, lease, "NVML does not say what is free", false);
         return false;
     }
     let Some(suspension) = &lease.record.suspension else { return false };
@@ -232,7 +232,7 @@ fn is_free(leases: &Leases, id: &LeaseId, load: &Load) -> bool {
     });
     let Some((uuid, free_bytes, bytes)) = lacks else { return true };
     let why = format!("{uuid} has {} free of {} that it takes", format_bytes(free_bytes), format_bytes(bytes));
-    keep_away(leases, lease, &why);
+    keep_away(leases, lease, &why, false);
     false
 }
 

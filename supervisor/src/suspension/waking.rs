@@ -31,6 +31,7 @@ pub fn look(leases: &Leases, id: &LeaseId) -> bool {
     let kept_by = format!("{short} wants to come back, and does not even wait for room: {refusal}");
     // Told once, however often it is tried.
     if lease.suspension.kept_by.replace(kept_by.clone()).is_none() {
+        lease.suspension.is_fault_told = true;
         tell_failure(leases, lease, EventKind::LeaseWoken, kept_by);
     }
     false

@@ -3,7 +3,7 @@
 use gpool_configuration::{
     Configuration, HANG_SECONDS_MAX, HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, IDLE_SECONDS_MAX, NOTICE_SECONDS_MAX,
     PREEMPTION_SECONDS_MAX, RESERVATION_AHEAD_SECONDS_MAX, RESERVATION_GPUS_MAX, RUN_SECONDS_MAX, SHARES_MAX,
-    SUPERVISOR_PATIENCE_SECONDS_MAX, catalogue, flat,
+    SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN, catalogue, flat,
 };
 use serde_json::{Map, Value, json};
 
@@ -162,7 +162,7 @@ fn value_schema(name: &str, default: Option<&toml::Value>) -> Map<String, Value>
             json!({"type": "integer", "minimum": HOLD_SECONDS_MIN, "maximum": HOLD_SECONDS_MAX})
         }
         ("runtime.supervisor_patience_seconds", _) => {
-            json!({"type": "integer", "minimum": 1, "maximum": SUPERVISOR_PATIENCE_SECONDS_MAX})
+            json!({"type": "integer", "minimum": SUPERVISOR_PATIENCE_SECONDS_MIN, "maximum": SUPERVISOR_PATIENCE_SECONDS_MAX})
         }
         ("run_time.notice_seconds", _) => json!({"type": "integer", "minimum": 0, "maximum": NOTICE_SECONDS_MAX}),
         (name, _) if name.ends_with("longest_run_seconds") => {

@@ -221,9 +221,9 @@ mod tests {
     #[test]
     fn a_sample_reads_like_dockers_and_says_what_is_not_known() {
         let want = "\
-CONTAINER     SHARE  RECEIVED  MEMORY USED / CAP  MEMORY %  GATE WAIT  LAUNCHES/S  REFUSED  PROCS
-container-of   30 %    31.2 %        1GiB / 4GiB    25.0 %     12.5 %        1172        3      2
-container-of   30 %        --        1GiB / 4GiB    25.0 %         --          --       --     --
+CONTAINER       SHARE  RECEIVED  MEMORY USED / CAP  MEMORY %  GATE WAIT  LAUNCHES/S  REFUSED  PROCS
+container-of-a   30 %    31.2 %        1GiB / 4GiB    25.0 %     12.5 %        1172        3      2
+container-of-b   30 %        --        1GiB / 4GiB    25.0 %         --          --       --     --
 ";
         assert_eq!(render(&figures()), want);
         let turns = LeaseView { fraction_permille: 0, memory_cap_bytes: 0, ..sample("c", S) };
@@ -231,7 +231,7 @@ container-of   30 %        --        1GiB / 4GiB    25.0 %         --          -
         let cells: Vec<&str> = drawn.lines().nth(1).unwrap().split_whitespace().collect();
         assert_eq!(
             cells,
-            ["container-of", "-", "--", "1GiB", "/", "-", "--", "--", "--", "--", "2"],
+            ["container-of-c", "-", "--", "1GiB", "/", "-", "--", "--", "--", "--", "2"],
             "nothing was promised"
         );
         let wide = render_wide(&figures());
