@@ -220,6 +220,25 @@ pub fn directory_of_version_2(path: &str) -> Option<PathBuf> {
     directories(path).into_iter().next().filter(|_| is_version_2_alone())
 }
 
+/// The group `path` of version 2 and those below it, so many at most, by the inodes of their directories, which is what the kernel calls
+/// them; none where it is in no hierarchy of version 2, or there are more.
+pub fn groups_of_version_2(path: &str, most: usize) -> Option<Vec<u64>> {
+    let top = directories(path).into_iter().find(|directory| is_of(directory, &[CGROUP2_SUPER_MAGIC]))?;
+    let mut found = Vec::from([(fs::metadata(&top).ok()?.ino(), top)]);
+    let mut looked_at = 0;
+    while let Some((_, directory)) = found.get(looked_at) {
+        let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        let below: Vec<_> = below.filter_map(|entry| Some((entry.metadata().ok()?.ino(), entry.path()))).collect();
+        found.extend(below);
+        looked_at += 1;
+        if found.len() > most {
+            return None;
+        }
+    }
+    Some(found.into_iter().map(|(group, _)| group).collect())
+}
+
 fn is_of(path: &Path, kinds: &[i64]) -> bool {
     path.is_dir() && rustix::fs::statfs(path).is_ok_and(|found| kinds.contains(&found.f_type))
 }

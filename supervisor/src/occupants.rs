@@ -5,6 +5,7 @@
 //! death asks it to look at once.
 
 use crate::procfs::{self, ProcessName};
+use gpool_policy::TenantId;
 use gpool_protocol::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -29,17 +30,17 @@ pub struct Occupants {
 }
 
 /// Why a wait is over; because of its time, if neither.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Woken {
     /// Somebody asks for a look.
     pub is_asked: bool,
-    /// Somebody has opened the device node of a GPU.
-    pub is_opened: bool,
+    /// Who may have opened the device node of a GPU.
+    pub opened_by: BTreeSet<TenantId>,
 }
 
 impl Woken {
     /// Its time is over.
-    pub const LATE: Self = Self { is_asked: false, is_opened: false };
+    pub const LATE: Self = Self { is_asked: false, opened_by: BTreeSet::new() };
 }
 
 #[derive(Debug)]
@@ -157,9 +158,9 @@ impl Occupants {
         self.asked.notify_one();
     }
 
-    /// Somebody opens the device node of a GPU.
-    pub fn note_opening(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.is_opened = true;
+    /// A process of one of these opens the device node of a GPU.
+    pub fn note_opening(&self, tenants: BTreeSet<TenantId>) {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.opened_by.extend(tenants);
         self.asked.notify_one();
     }
 
@@ -350,9 +351,9 @@ mod tests {
         let occupants = Occupants::new(1);
         occupants.ask();
         occupants.ask();
-        occupants.note_opening();
+        occupants.note_opening(BTreeSet::from([TenantId(7)]));
         let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(occupants.wait(later), Woken { is_asked: true, is_opened: true });
+        assert_eq!(occupants.wait(later), Woken { is_asked: true, opened_by: BTreeSet::from([TenantId(7)]) });
         assert_eq!(occupants.wait(Instant::now()), Woken::LATE);
         occupants.ask();
         assert_eq!(occupants.wait(Instant::now()), Woken::LATE, "the deadline comes first");

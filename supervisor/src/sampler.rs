@@ -18,7 +18,7 @@ use crate::guard::{Descriptors, EarlyLooks, Guard, descriptors};
 use crate::idle_leases::IdleLeases;
 use crate::late_boards::LateBoards;
 use crate::latencies;
-use crate::lease::{GROUPS, Holding, Leases, Members, Record, members};
+use crate::lease::{GROUPS, Holding, Leases, Members, Record, members, members_of};
 use crate::mig;
 use crate::occupants::Woken;
 use crate::preemptions::Preemptions;
@@ -82,10 +82,11 @@ pub fn sample(
             if why.is_asked {
                 note_memory(leases, inventory, &mut costs);
             }
-            if why.is_opened {
-                early.begin(Instant::now());
+            let is_late = why == Woken::LATE;
+            if !why.opened_by.is_empty() {
+                early.begin(Instant::now(), why.opened_by);
             }
-            if why == Woken::LATE {
+            if is_late {
                 look_between(leases, (&mut guard, &mut early), &mut costs, &mut auditor);
             }
         }
@@ -112,7 +113,7 @@ fn look_between(
     }
     let occupancies = note_memory(leases, &leases.inventory, costs);
     let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
-    guard.look_early(leases, &members(leases, &with_context, GROUPS), &occupancies);
+    guard.look_early(leases, &members_of(leases, early.openers(), &with_context, GROUPS), &occupancies);
     auditor.note_past_the_shims(guard.held());
     early.end(begun, Instant::now());
 }

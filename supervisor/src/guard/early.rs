@@ -27,6 +27,8 @@ const LEAST_REST: Duration = Duration::from_millis(15);
 #[derive(Debug, Default)]
 pub struct EarlyLooks {
     opened: Option<Instant>,
+    /// Who may have, since there was a look last that was the last of its kind.
+    openers: BTreeSet<TenantId>,
     /// How many looks there were since.
     done: usize,
     /// There is none before this.
@@ -34,9 +36,18 @@ pub struct EarlyLooks {
 }
 
 impl EarlyLooks {
-    /// A device is opened at `now`.
-    pub fn begin(&mut self, now: Instant) {
+    /// A device is opened at `now`, by one of these.
+    pub fn begin(&mut self, now: Instant, openers: BTreeSet<TenantId>) {
+        if self.due().is_none() {
+            self.openers.clear();
+        }
+        self.openers.extend(openers);
         (self.opened, self.done) = (Some(now), 0);
+    }
+
+    /// At whom it is looked.
+    pub fn openers(&self) -> &BTreeSet<TenantId> {
+        &self.openers
     }
 
     /// When the next one is due, if any is.
@@ -165,7 +176,9 @@ mod tests {
         let at = |ms| start + Duration::from_millis(ms);
         let mut looks = EarlyLooks::default();
         assert_eq!(looks.due(), None);
-        looks.begin(at(0));
+        looks.begin(at(0), BTreeSet::from([TenantId(1)]));
+        looks.begin(at(0), BTreeSet::from([TenantId(2)]));
+        assert_eq!(*looks.openers(), BTreeSet::from([TenantId(1), TenantId(2)]));
         let mut taken = Vec::new();
         while let Some(due) = looks.due() {
             looks.end(due, due + Duration::from_millis(1));
@@ -175,14 +188,15 @@ mod tests {
         // One that opens it again and again gets no more than a tenth of the time.
         let (mut now, mut busy_ms, mut count) = (1000, 0, 0);
         while now < 11_000 {
-            looks.begin(at(now));
+            looks.begin(at(now), BTreeSet::from([TenantId(3)]));
             now = (looks.due().unwrap() - start).as_millis() as u64;
             looks.end(at(now), at(now + 8));
             (now, busy_ms, count) = (now + 8, busy_ms + 8, count + 1);
         }
         assert!(busy_ms <= 1010 && count > 100, "{busy_ms} ms in {count} looks");
         // Late ones are not made up for.
-        looks.begin(at(20_000));
+        assert_eq!(*looks.openers(), BTreeSet::from([TenantId(3)]), "the others have been looked at");
+        looks.begin(at(20_000), BTreeSet::new());
         looks.end(at(20_300), at(20_301));
         assert_eq!(looks.due(), Some(at(20_550)));
     }

@@ -16,11 +16,30 @@ pub type Members = BTreeMap<TenantId, BTreeSet<HostPid>>;
 /// Looks who belongs to whom now. Of those `with_context`, which use a GPU, that is found out however many groups a lease has
 /// made below its own; of the others `groups` of these are looked into. The book is not locked while cgroups are read.
 pub fn members(leases: &Leases, with_context: &BTreeSet<HostPid>, groups: usize) -> Members {
+    look(leases, |_| true, with_context, groups)
+}
+
+/// The same of these leases alone.
+pub fn members_of(
+    leases: &Leases,
+    tenants: &BTreeSet<TenantId>,
+    with_context: &BTreeSet<HostPid>,
+    groups: usize,
+) -> Members {
+    look(leases, |tenant| tenants.contains(&tenant), with_context, groups)
+}
+
+fn look(
+    leases: &Leases,
+    is_wanted: impl Fn(TenantId) -> bool,
+    with_context: &BTreeSet<HostPid>,
+    groups: usize,
+) -> Members {
     let known = |lease: &Lease| {
         let registered: BTreeSet<HostPid> = lease.processes.values().map(|process| process.watched.name.pid).collect();
         (lease.tenant, registered, lease.record.cgroup.clone())
     };
-    let all: Vec<_> = leases.book().leases.values().map(known).collect();
+    let all: Vec<_> = leases.book().leases.values().filter(|lease| is_wanted(lease.tenant)).map(known).collect();
     let paths: Vec<(HostPid, String)> =
         with_context.iter().filter_map(|pid| Some((*pid, cgroup::path_of(*pid)?))).collect();
     let with_cgroup = |(tenant, mut pids, cgroup): (TenantId, BTreeSet<HostPid>, Option<String>)| {

@@ -75,7 +75,7 @@ pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases};
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use lost_contexts::LostContext;
-pub use members::{GROUPS, Members, members};
+pub use members::{GROUPS, Members, members, members_of};
 pub use meter::promised_permille;
 pub use ownership::let_search;
 pub use placing::{END_PATIENCE, GRANT_PATIENCE, Place};
