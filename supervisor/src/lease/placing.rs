@@ -14,7 +14,8 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::drains;
 use crate::mps::{Domain, GroupRecord};
-use crate::procfs::ProcessName;
+use crate::procfs::{ProcessName, WatchedProcess};
+use crate::queue::is_for_want_of_room;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_policy::mechanism::Mechanism as Chosen;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism, Mode};
@@ -24,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// How long a new container waits for the end of what is in its way and ends anyway.
 pub const END_PATIENCE: Duration = Duration::from_secs(3);
+/// How long a new container waits for the end of others whose first process has ended: longer, and something of theirs lives on.
+const OTHERS_END_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a refusal waits for another look at who holds what: NVML may hang.
 pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
 /// How long all of a grant may take: who asks gives up after 4 s or more (`[runtime] supervisor_patience_seconds`), and would
@@ -70,9 +73,11 @@ impl Leases {
         let comes_first = || asked.request.deadline.is_some() && self.book().queue.waiter_of(asked, uid).is_none();
         let has_time = asked.request.wait_seconds.is_none() || comes_first();
         let mut has_looked = !has_time;
+        let others_end = deadline.min(Instant::now() + OTHERS_END_PATIENCE);
         loop {
             let mut book = self.wait_for_the_old_one(asked, requester, uid, deadline)?;
             let left = deadline.saturating_duration_since(Instant::now());
+            let left_for_others = others_end.saturating_duration_since(Instant::now());
             book.give_up_places(Instant::now());
             match find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book)) {
                 Err(refusal)
@@ -82,6 +87,15 @@ impl Leases {
                         && self.may_servers_give_way(asked, &book) =>
                 {
                     drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
+                }
+                // A script that starts one container behind another's end counts on what that one had.
+                Err(refusal)
+                    if has_time
+                        && !left_for_others.is_zero()
+                        && is_for_want_of_room(&refusal, false)
+                        && book.leases.values().any(is_about_to_end) =>
+                {
+                    drop(self.ended.wait_timeout(book, left_for_others).unwrap_or_else(PoisonError::into_inner));
                 }
                 Err(refusal) if !has_looked && self.may_be_free_by_now(&refusal) => {
                     drop(book);
@@ -227,6 +241,11 @@ impl Leases {
             book = self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
+}
+
+/// Whether its first process has ended, which the attendant has yet to see, or others of its cgroup end just now.
+fn is_about_to_end(lease: &Lease) -> bool {
+    lease.init.as_ref().is_some_and(WatchedProcess::has_ended)
 }
 
 /// The place of a lease whose grant was not heard: who asks once more has waited for it, and is not behind those who wait now.

@@ -1,14 +1,16 @@
 //! A program without a lease ends that held most of a GPU: a container that needs its memory is started at once, and not
 //! refused for what NVML said before. And on a GPU that is promised whole, a cap that was lowered below what its container
-//! holds is raised again.
+//! holds is raised again. And one command that is started behind another's end has what that one had, however slowly it goes.
 
 use super::{finish, is_refused, sampler_rounds, simulated_gpu, wait_for, wait_until_running};
-use crate::failure::{Result, ensure};
+use crate::failure::{Context, Result, ensure};
 use crate::host::{Host, succeeded, text};
 use crate::meter::usage_of;
-use crate::namespaces::Inside;
+use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
-use gpool_protocol::GpuView;
+use gpool_protocol::{GpuView, LeaseState};
+use std::process::Command;
+use std::time::Duration;
 
 /// Most of 24 GiB.
 const HELD_MIB: u64 = 20 << 10;
@@ -17,11 +19,19 @@ const WANTED: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.3"), ("GPOOL_MEMORY", "
 /// Times: NVML is asked each second, and one of these could be just before that.
 const TURNS: u32 = 5;
 
+/// Enters the groups of the only command that has a share, and stays there.
+const OUTLIVING: &str =
+    "for group in $(find /sys/fs/cgroup -type d -name 'gpool-run-*'); do echo $$ > $group/cgroup.procs; done
+exec sleep 1000";
+/// Less than a request waits for that, and more than it takes to ask.
+const GOES_AFTER: Duration = Duration::from_millis(400);
+
 /// Holds it, and ends, some times.
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start(inside)?;
     let given_back = (0..TURNS).try_for_each(|turn| one_goes_and_one_comes(&host, turn));
-    let outcome = given_back.and_then(|()| a_lowered_cap_is_raised_again(&host));
+    let one_by_one = given_back.and_then(|()| a_command_waits_for_the_end_of_the_one_before(&host));
+    let outcome = one_by_one.and_then(|()| a_lowered_cap_is_raised_again(&host));
     finish(host, outcome)
 }
 
@@ -39,6 +49,34 @@ fn one_goes_and_one_comes(host: &Host, turn: u32) -> Result<()> {
     }
     let ran = host.gpool(&["run", "--fraction", "0.3", "--memory", "8GiB", "--", "/bin/true"])?;
     ensure(ran.status.success(), || format!("turn {turn}: {}", text(&ran.stderr)))
+}
+
+/// The first one's end takes long: a process of its cgroup outlives it.
+fn a_command_waits_for_the_end_of_the_one_before(host: &Host) -> Result<()> {
+    let mut first = host.command("gpool");
+    first.args(["run", "--fraction", "1", "--", "sleep", "1000"]);
+    let mut first = spawn_bound(&mut first).context("gpool run")?;
+    wait_for("the command to run", || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Active)))?;
+    let mut outliving = Command::new("/bin/sh");
+    let mut outliving = spawn_bound(outliving.args(["-c", OUTLIVING])).context("a process of its cgroup")?;
+    let comm = format!("/proc/{}/comm", outliving.id());
+    wait_for("it to be in the command's cgroup", || {
+        Ok(std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n"))
+    })?;
+    first.kill().and_then(|()| first.wait()).context("gpool run")?;
+    let next = || host.gpool(&["run", "--fraction", "1", "--", "/bin/true"]);
+    let said = text(&next()?.stderr);
+    ensure(said.contains("GPOOL-E201"), || format!("something of it lives: {said}"))?;
+    let ran = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(GOES_AFTER);
+            outliving.kill()
+        });
+        next()
+    });
+    let _ = outliving.wait();
+    let ran = ran?;
+    ensure(ran.status.success(), || format!("behind one that ends: {}", text(&ran.stderr)))
 }
 
 fn a_lowered_cap_is_raised_again(host: &Host) -> Result<()> {
