@@ -82,9 +82,10 @@ fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable, is_hosts: bool) -
     if crate::devices::may_open_all(spec) {
         found.push(("is privileged and may open every device".to_owned(), "--privileged".to_owned()));
     }
-    if has_sys_admin(spec) {
-        found.push(("has CAP_SYS_ADMIN and can unmount the shims".into(), "--cap-add SYS_ADMIN".into()));
-    }
+    found.extend(UNDOING.iter().filter(|its| has_capability(spec, its.name)).filter_map(|its| {
+        let holds = is_hosts && !has_users_of_its_own(spec) || its.in_any_namespace;
+        holds.then(|| (format!("has CAP_{} and can {}", its.name, its.what), format!("--cap-add {}", its.name)))
+    }));
     if has_hosts_pids(spec) {
         found.push(("is in the host's PID namespace and sees every process".into(), "--pid=host".into()));
     }
@@ -111,9 +112,29 @@ fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable, is_hosts: bool) -
     found
 }
 
-fn has_sys_admin(spec: &Value) -> bool {
+/// A capability that undoes confinement.
+struct Undoing {
+    name: &'static str,
+    what: &'static str,
+    /// Whether it does so also where its holder is nobody outside.
+    in_any_namespace: bool,
+}
+
+/// The second opens a file of a lease by its handle, through another mount of the same file system that may be written.
+const UNDOING: [Undoing; 3] = [
+    Undoing { name: "SYS_ADMIN", what: "unmount the shims", in_any_namespace: true },
+    Undoing {
+        name: "DAC_READ_SEARCH",
+        what: "open files by their handles, past read-only mounts",
+        in_any_namespace: false,
+    },
+    Undoing { name: "SYS_MODULE", what: "load modules into the kernel", in_any_namespace: false },
+];
+
+fn has_capability(spec: &Value, name: &str) -> bool {
     let sets = spec["process"]["capabilities"].as_object().into_iter().flatten();
-    sets.flat_map(|(_, names)| names.as_array().into_iter().flatten()).any(|name| name == "CAP_SYS_ADMIN")
+    let mut names = sets.flat_map(|(_, names)| names.as_array().into_iter().flatten()).filter_map(Value::as_str);
+    names.any(|its| its.strip_prefix("CAP_") == Some(name))
 }
 
 fn has_hosts_pids(spec: &Value) -> bool {
@@ -270,9 +291,11 @@ mod tests {
     #[test]
     fn what_undoes_confinement_is_refused_unless_the_host_says_otherwise() {
         type Change = fn(&mut Value);
-        let changes: [Change; 4] = [
+        let changes: [Change; 6] = [
             |spec| spec["linux"]["resources"]["devices"] = json!([{"allow": true, "access": "rwm"}]),
             |spec| spec["process"]["capabilities"]["bounding"] = json!(["CAP_SYS_ADMIN"]),
+            |spec| spec["process"]["capabilities"]["bounding"] = json!(["CAP_CHOWN", "CAP_DAC_READ_SEARCH"]),
+            |spec| spec["process"]["capabilities"]["permitted"] = json!(["CAP_SYS_MODULE"]),
             |spec| spec["linux"]["namespaces"] = json!([{"type": "mount"}]),
             |spec| spec["linux"]["namespaces"] = json!([{"type": "pid", "path": "/proc/self/ns/pid"}]),
         ];

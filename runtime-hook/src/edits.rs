@@ -205,7 +205,8 @@ fn mask(spec: &mut Value, source: &str, options: &[String]) -> Result<(), ErrorB
         is_bound.then(|| Path::new(mount["source"].as_str().unwrap_or_default()).join(rest))
     };
     match mounts.iter().rev().find_map(above) {
-        Some(place) if !place.exists() => Ok(()),
+        // A file or a link that somebody has put there is no folder of a daemon's either.
+        Some(place) if !place.symlink_metadata().is_ok_and(|found| found.is_dir()) => Ok(()),
         _ => mount(spec, source, MPS_DIR, options),
     }
 }

@@ -185,7 +185,14 @@ fn what_lies_over_the_mps_folder_is_replaced_and_nothing_is_made_on_the_host() {
     let folder = host.path().display().to_string();
     let shared = json!([{"destination": "/tmp", "type": "bind", "source": folder, "options": ["rbind"]}]);
     assert_eq!(with(shared.clone()), ("/tmp".to_owned(), folder.clone()), "no folder is made in the host's");
-    std::fs::create_dir(host.path().join("nvidia-mps")).unwrap();
+    let place = host.path().join("nvidia-mps");
+    std::fs::write(&place, "").unwrap();
+    assert_eq!(with(shared.clone()).0, "/tmp", "a file that somebody has put there");
+    std::fs::remove_file(&place).unwrap();
+    std::os::unix::fs::symlink("/etc", &place).unwrap();
+    assert_eq!(with(shared.clone()).0, "/tmp", "and a link");
+    std::fs::remove_file(&place).unwrap();
+    std::fs::create_dir(&place).unwrap();
     assert_eq!(with(shared), cover, "one that is there is covered");
 }
 

@@ -150,8 +150,10 @@ fn start(
 
 fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> Result<Plan, ErrorBody> {
     let (nodes, mut mounts) = nodes_and_mounts(spec)?;
-    // Where the host has no folder there is nothing to cover, and its /tmp stays one with the command's.
-    mounts.retain(|mount| mount.destination != Path::new(crate::edits::MPS_DIR) || mount.destination.exists());
+    // Where the host has no folder there is nothing to cover, and its /tmp stays one with the command's. Everybody may make a file or a
+    // link of that name there, in which nobody can have a daemon.
+    let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
+    mounts.retain(|mount| mount.destination != Path::new(crate::edits::MPS_DIR) || is_folder(&mount.destination));
     let strings = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
     };

@@ -280,7 +280,7 @@ fn ended(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody>
 
 fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
-    leases.set_paused(&lease_id, paused, peer.uid)
+    leases.set_paused(&lease_id, paused, (peer.uid, peer.administers()))
 }
 
 fn suspend(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {

@@ -205,42 +205,6 @@ impl Leases {
         }
         Ok(new.memory_cap_bytes)
     }
-
-    /// Keeps a lease's gate closed until it is resumed, or ends that. Said again, it changes nothing.
-    ///
-    /// # Errors
-    /// An unknown lease, or one that cannot be written down.
-    pub fn set_paused(&self, lease: &str, paused: bool, uid: u32) -> Result<LeaseView, ErrorBody> {
-        let mut book = self.book();
-        let lease = book.find(lease)?;
-        check_has_share(&lease.record)?;
-        let mut new = Record { paused, ..lease.record.clone() };
-        // Who resumes it has it come back, and who pauses it keeps it away, whatever was asked for before.
-        new.suspension
-            .iter_mut()
-            .for_each(|its| (its.is_asked, its.is_cancelled) = (!paused, its.is_cancelled && paused));
-        if new == lease.record {
-            return Ok(lease.view());
-        }
-        new.write(&self.configuration().paths.run_dir)
-            .map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
-        lease.record = new;
-        lease.suspension.next_try = None;
-        self.suspensions.ring();
-        lease.region.set_fail_open(fails_open(&self.configuration(), &lease.record));
-        let tenant = lease.tenant;
-        let (order, kind, done) = match paused {
-            true => (Order::Pause { tenant }, EventKind::LeasePaused, "paused"),
-            false => (Order::Resume { tenant }, EventKind::LeaseResumed, "resumed"),
-        };
-        // The gate of one that is suspended opens when it is back.
-        if paused || !lease.is_kept_from_running() {
-            self.gatekeeper.order(order);
-        }
-        let message = format!("{done} {}", lease.record.container_id.short());
-        self.events.note(kind, about(&lease.record, Some(uid)), message);
-        Ok(lease.view())
-    }
 }
 
 /// How much more of each GPU it would be promised.
@@ -316,7 +280,7 @@ fn check_is_there(record: &Record) -> Result<(), ErrorBody> {
 }
 
 /// Whether there is a share and a gate.
-fn check_has_share(record: &Record) -> Result<(), ErrorBody> {
+pub fn check_has_share(record: &Record) -> Result<(), ErrorBody> {
     if record.revocation.is_some() {
         return Err(ErrorBody::new(
             ErrorCode::LeaseConflict,

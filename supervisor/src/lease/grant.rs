@@ -221,6 +221,7 @@ impl Leases {
             in_pod: asked.in_pod.clone(),
             pod: asked.pod.clone(),
             paused: false,
+            paused_by: None,
             revocation: None,
             suspension: None,
             caps_time_slices: mechanism == Mechanism::TimeSlice && served.request.memory.is_some(),

@@ -36,6 +36,7 @@ mod needy;
 mod outside;
 mod over_quota;
 mod ownership;
+mod pausing;
 mod placing;
 mod plans;
 mod promised;

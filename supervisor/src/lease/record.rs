@@ -153,6 +153,9 @@ pub struct Record {
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,
+    /// Which user said so last, if any is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub paused_by: Option<u32>,
     /// How far the taking of its GPUs has come, if they were taken from it.
     #[serde(default)]
     pub revocation: Option<RevocationRecord>,
