@@ -15,8 +15,10 @@ use crate::place::Place;
 use core::ptr::null_mut;
 use gpool_driver_abi::cuda::{CUcontext, CUevent, CUstream};
 use gpool_shared_region::{BurstTag, GPUS};
+use overlap::Overlap;
 
 mod leaving;
+mod overlap;
 mod patience;
 pub mod resting;
 mod settling;
@@ -24,6 +26,8 @@ mod silence;
 
 /// Bursts that may be open or unfinished at once.
 const TABLE: usize = 64;
+/// So many streams are remembered as having work that has not ended; most programs use fewer at a time.
+const STREAMS: usize = 8;
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Free,
@@ -69,6 +73,8 @@ struct Burst {
     opened_ns: u64,
     /// When the program last went on with it; at first, when it was opened. What was before has been told.
     resumed_ns: u64,
+    /// When it begins at the earliest: it went on then, or what was before it on its stream ended.
+    begins_ns: u64,
     /// Whether work stood before it on its stream then, or may have on the device.
     is_behind: bool,
     /// Its first launch.
@@ -100,6 +106,7 @@ const FREE_BURST: Burst = Burst {
     sequence: 0,
     opened_ns: 0,
     resumed_ns: 0,
+    begins_ns: 0,
     is_behind: false,
     work: None,
     launches: 0,
@@ -171,6 +178,8 @@ pub struct Bursts {
     fault: Fault,
     /// For each GPU of the lease, when the work issued so far is expected to end.
     estimated_ends_ns: [u64; GPUS],
+    /// For each GPU, how much runs beside other work.
+    overlaps: [Overlap; GPUS],
     /// For each GPU, when the last finished burst ended.
     last_ends_ns: [u64; GPUS],
     /// For each GPU, when what has gone by unmeasured is expected to end.
@@ -200,6 +209,7 @@ impl Bursts {
             is_blocking: false,
             fault: Fault::NONE,
             estimated_ends_ns: [0; GPUS],
+            overlaps: [Overlap::NONE; GPUS],
             last_ends_ns: [0; GPUS],
             gone_by_ends_ns: [0; GPUS],
             last_issues_ns: [0; GPUS],
@@ -301,6 +311,7 @@ impl Bursts {
             sequence: self.last_sequence,
             opened_ns: now_ns,
             resumed_ns: now_ns,
+            begins_ns: now_ns,
             is_behind,
             work: Some(grant.work),
             launches: 0,

@@ -31,6 +31,7 @@ pub fn region_with_bell(bell_fd: i32) -> Region {
 /// those of the standard library, which is built without it.
 pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice {
     busy_until_ns: 0,
+    beside_ns: None,
     neighbour_until_ns: 0,
     records: 0,
     questions: 0,
@@ -63,7 +64,7 @@ pub fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     set_current(CONTEXTS[0]);
     let mut device = DEVICE.lock();
-    (device.neighbour_until_ns, device.creations_left) = (0, u32::MAX);
+    (device.neighbour_until_ns, device.creations_left, device.beside_ns) = (0, u32::MAX, None);
     clock::turn_ns(device.launch(0));
     drop(device);
     order
@@ -73,9 +74,11 @@ thread_local! {
     static CURRENT: RefCell<Vec<CUcontext>> = RefCell::new(vec![CONTEXTS[0]]);
 }
 
-/// An in-order queue.
+/// An in-order queue, or one for each of some streams.
 pub struct FakeDevice {
     busy_until_ns: u64,
+    /// Until when these streams have work, which runs beside each other's and all others'.
+    pub beside_ns: Option<[(usize, u64); 4]>,
     /// Until when another process has the device; only our own streams look at it.
     pub neighbour_until_ns: u64,
     /// Events recorded so far.
@@ -94,6 +97,20 @@ impl FakeDevice {
         let now_ns = clock::now_ns();
         self.busy_until_ns = self.busy_until_ns.max(now_ns) + length_ns;
         self.busy_until_ns - now_ns
+    }
+
+    /// Until when the work on `stream` is under way.
+    fn busy_on(&mut self, stream: CUstream) -> &mut u64 {
+        let beside = self.beside_ns.iter_mut().flatten().find(|(its, _)| *its == stream as usize);
+        beside.map_or(&mut self.busy_until_ns, |(_, until_ns)| until_ns)
+    }
+
+    /// Queues one kernel on `stream`; how much work is then outstanding there.
+    pub fn launch_on(&mut self, stream: CUstream, length_ns: u64) -> u64 {
+        let now_ns = clock::now_ns();
+        let until_ns = self.busy_on(stream);
+        *until_ns = (*until_ns).max(now_ns) + length_ns;
+        *until_ns - now_ns
     }
 
     /// Makes a handle, if that is possible; CUDA_ERROR_OUT_OF_MEMORY if not.
@@ -171,8 +188,11 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
     device.records += 1;
     let now_ns = clock::now_ns();
     // Our own streams wait for no work of this process.
-    let at =
-        if stream == OWN_STREAM { device.neighbour_until_ns.max(now_ns) } else { device.busy_until_ns.max(now_ns) };
+    let at = if stream == OWN_STREAM {
+        device.neighbour_until_ns.max(now_ns)
+    } else {
+        (*device.busy_on(stream)).max(now_ns)
+    };
     event_here(event).map_or(INVALID_CONTEXT, |event| {
         event.at_ns = at;
         0
@@ -208,7 +228,7 @@ unsafe extern "C" fn stream_query(stream: CUstream) -> CUresult {
     assert_ne!(stream, CAPTURING, "asking about a stream in capture breaks the capture");
     let mut device = DEVICE.lock();
     device.questions += 1;
-    if device.busy_until_ns <= clock::now_ns() { 0 } else { 600 }
+    if *device.busy_on(stream) <= clock::now_ns() { 0 } else { 600 }
 }
 
 unsafe extern "C" fn stream_is_capturing(stream: CUstream, status: *mut i32) -> CUresult {

@@ -338,21 +338,33 @@ fn verdict(
     let unpaced = is_unpaced(place, now_ns);
     let until_ns = if unpaced { u64::MAX } else { control.until_ns.load(Ordering::Relaxed) };
     let is_overdue = || bursts.is_overdue(spot.tag.gpu(), now_ns);
+    let depth_ns = control.depth_ns.load(Ordering::Relaxed);
+    let is_long = is_sole(control);
+    // Looked at only where work would wait for other work.
+    let outlook = if end_ns >= until_ns || end_ns > now_ns + depth_ns {
+        bursts.outlook(spot, if is_long { unspent_ns() } else { 0 }, now_ns)
+    } else {
+        None
+    };
+    let end_ns = outlook.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns));
     if !unpaced && (!open || now_ns >= until_ns || end_ns >= until_ns && !is_overdue()) {
         return Verdict::Wait;
     }
-    let depth_ns = control.depth_ns.load(Ordering::Relaxed);
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
         return Verdict::SleepUntil(now_ns + FULL_SLEEP_NS);
     }
     // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has beside whom nobody
     // works, that would keep other streams waiting for nothing.
-    let is_long = is_sole(control);
-    let launched_ns = if is_long && end_ns > now_ns + depth_ns { end_ns.saturating_sub(unspent_ns()) } else { end_ns };
-    if bursts.live() > 0 && launched_ns > now_ns + depth_ns && !is_overdue() {
+    let (launched_ns, room_ns) = match outlook {
+        // As long as the longest of the other streams runs, work beside it holds nothing up.
+        Some(outlook) => (outlook.own_end_ns, outlook.others_end_ns.max(now_ns + depth_ns)),
+        None if is_long && end_ns > now_ns + depth_ns => (end_ns.saturating_sub(unspent_ns()), now_ns + depth_ns),
+        None => (end_ns, now_ns + depth_ns),
+    };
+    if bursts.live() > 0 && launched_ns > room_ns && !is_overdue() {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
         // have had nothing to do for long.
-        let limit_ns = if is_long { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
+        let limit_ns = if is_long || outlook.is_some() { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
         return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + limit_ns));
     }
     if !expectation.is_measured

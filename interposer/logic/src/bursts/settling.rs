@@ -1,6 +1,6 @@
 //! Bursts that end on the device: what they cost is told, and learnt.
 
-use super::{Burst, Bursts, State, TABLE};
+use super::{Burst, Bursts, STREAMS, State, TABLE};
 use crate::clock;
 use crate::credit::is_per_thread;
 use crate::driver::{CUDA_ERROR_NOT_READY, CUDA_SUCCESS};
@@ -10,11 +10,8 @@ use crate::place::Place;
 use core::ptr::null_mut;
 use gpool_shared_region::GPUS;
 
-/// So many streams are remembered as having work that has not ended; most programs use fewer at a time.
-const STREAMS: usize = 8;
-
 /// Places in the table, one after the other.
-struct Order {
+pub(super) struct Order {
     places: [u8; TABLE],
     count: usize,
 }
@@ -36,14 +33,14 @@ impl Order {
         self.places[at] = index as u8;
     }
 
-    fn iter(&self) -> impl Iterator<Item = usize> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = usize> {
         self.places[..self.count].iter().map(|index| usize::from(*index))
     }
 }
 
 impl Burst {
     /// Its place in the order of issue.
-    fn issued(&self) -> u64 {
+    pub(super) fn issued(&self) -> u64 {
         self.sequence
     }
 }
@@ -109,7 +106,7 @@ impl Bursts {
 
     /// Bursts of such a state, in the order of `number`.
     #[inline(never)]
-    fn in_order(&self, is_it: fn(State) -> bool, number: fn(&Burst) -> u64) -> Order {
+    pub(super) fn in_order(&self, is_it: fn(State) -> bool, number: fn(&Burst) -> u64) -> Order {
         let mut order = Order::NONE;
         for (index, _) in self.table.iter().enumerate().filter(|(_, burst)| is_it(burst.state)) {
             order.insert(&self.table, index, number);
@@ -144,6 +141,7 @@ impl Bursts {
         self.waits.note_length(burst.sequence, competing_ns, length_ns);
         place.publish(burst.tag.after_queue(begun_ns - start_ns), start_ns, placed_ns, burst.launches);
         *last_end_ns = placed_ns.max(*last_end_ns);
+        self.note_overlap(index, begun_ns, placed_ns);
         let last_word = &mut self.last_words[burst.tag.gpu() % GPUS];
         // One of before may end later, and one of who stands alone has no word.
         if burst.word != 0 && (*last_word == 0 || burst.word.wrapping_sub(*last_word).cast_signed() > 0) {

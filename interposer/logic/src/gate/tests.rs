@@ -14,6 +14,7 @@ use std::time::Duration;
 
 mod ahead;
 mod alone;
+mod beside;
 mod elsewhere;
 mod first;
 mod stuck;
@@ -70,7 +71,7 @@ fn turning(step_ns: u64, condition: impl Fn() -> bool) {
 fn launch_on(process: &Process, stream: CUstream, work: Work, length_ns: u64) -> u64 {
     let admission = process.admit(stream, work);
     assert_ne!(admission, Admission::NotInitialized);
-    let outstanding_ns = DEVICE.lock().launch(length_ns);
+    let outstanding_ns = DEVICE.lock().launch_on(stream, length_ns);
     if let Admission::PassAlone(burst) = admission {
         process.launched_alone(burst);
     }
