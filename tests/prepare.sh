@@ -24,6 +24,8 @@ if [ "${1:-}" = test ]; then
 /usr/bin/docker-compose  docker-compose
 /usr/bin/mmdebstrap      mmdebstrap
 /usr/bin/newuidmap       uidmap
+/usr/bin/bwrap           bubblewrap
+/usr/bin/ch-run          charliecloud-runtime
 /usr/bin/curl            curl
 /usr/bin/python3         python3
 /usr/bin/ps              procps

@@ -7,7 +7,7 @@ use super::job::{self, Job};
 use super::lock;
 use super::order::Order;
 use super::pipes::{self, Ends, Signalled};
-use super::plan::{Plan, nodes_and_mounts};
+use super::plan::{Plan, for_nested_containers, nodes_and_mounts};
 use super::signals::Signals;
 use super::{End, inner, unprepared};
 use crate::hook::bind_command;
@@ -154,6 +154,8 @@ fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> 
     // link of that name there, in which nobody can have a daemon.
     let is_folder = |path: &Path| path.symlink_metadata().is_ok_and(|found| found.is_dir());
     mounts.retain(|mount| mount.destination != Path::new(crate::edits::MPS_DIR) || is_folder(&mount.destination));
+    let nested = for_nested_containers(&mounts);
+    mounts.extend(nested);
     let strings = |list: &Value| -> Vec<String> {
         list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
     };

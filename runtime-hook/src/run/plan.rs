@@ -1,10 +1,11 @@
 //! What the outer process tells the inner one: read out of the description once the lease's edits are in it.
 
 use super::description::Person;
+use crate::libraries::is_of_driver;
 use gpool_protocol::{ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Everything that the inner process does.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,6 +59,23 @@ impl Mount {
     }
 }
 
+/// Where the lease's libraries are a second time, all in one folder below `/dev`: what makes containers itself without an OCI runtime, as
+/// programs for clusters do, gives them the `/dev` of its caller and not the folders of libraries.
+const NESTED: &str = "/dev/gpool/lib";
+
+/// The lease's libraries once more, for containers that the command makes.
+pub fn for_nested_containers(mounts: &[Mount]) -> Vec<Mount> {
+    let mut nested: Vec<Mount> = Vec::new();
+    for mount in mounts.iter().filter(|mount| !mount.destination.starts_with("/dev")) {
+        let name = mount.destination.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let destination = Path::new(NESTED).join(name);
+        if is_of_driver(name) && !nested.iter().any(|its| its.destination == destination) {
+            nested.push(Mount { destination, ..mount.clone() });
+        }
+    }
+    nested
+}
+
 /// The device nodes and mounts of `spec`.
 ///
 /// # Errors
@@ -80,6 +98,31 @@ pub fn nodes_and_mounts(spec: &Value) -> Result<(Vec<Node>, Vec<Mount>), ErrorBo
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn each_library_is_in_one_folder_too_and_nothing_else_is() {
+        let mount = |source: &str, destination: &str| Mount {
+            source: source.into(),
+            destination: destination.into(),
+            options: vec!["ro".into()],
+        };
+        let mounts = [
+            mount("/lib/gpool-cuda.so", "/usr/lib/libcuda.so.1"),
+            mount("/lib/gpool-cuda.so", "/usr/lib/libcuda.so"),
+            mount("/lib/gpool-cuda.so", "/usr/lib64/libcuda.so.1"),
+            mount("/lib/libnvidia-ptxjitcompiler.so.1", "/usr/lib/libnvidia-ptxjitcompiler.so.1"),
+            mount("/lib/libcuda.so.580", "/dev/gpool/real/libcuda.so.1"),
+            mount("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
+        ];
+        let of = |mount: &Mount| (mount.source.display().to_string(), mount.destination.display().to_string());
+        let nested: Vec<_> = for_nested_containers(&mounts).iter().map(of).collect();
+        let want = [
+            ("/lib/gpool-cuda.so", "/dev/gpool/lib/libcuda.so.1"),
+            ("/lib/gpool-cuda.so", "/dev/gpool/lib/libcuda.so"),
+            ("/lib/libnvidia-ptxjitcompiler.so.1", "/dev/gpool/lib/libnvidia-ptxjitcompiler.so.1"),
+        ];
+        assert_eq!(nested, want.map(|(source, destination)| (source.to_owned(), destination.to_owned())));
+    }
 
     #[test]
     fn what_the_edits_wrote_is_read_back() {

@@ -64,6 +64,7 @@ mod mig_slices;
 mod monitoring_programs;
 mod mps_daemons;
 mod mps_groups;
+mod nested_containers;
 mod nvidia_smi;
 mod odd_images;
 mod one_slice_two_processes;

@@ -2,7 +2,7 @@
 
 /// Those that judge no times, and shares only roughly and over long, the longest first. All others have the machine to
 /// themselves.
-pub const TOGETHER: [&str; 92] = [
+pub const TOGETHER: [&str; 93] = [
     "booted-systemd",
     "real-driver",
     "mps-daemons",
@@ -55,6 +55,7 @@ pub const TOGETHER: [&str; 92] = [
     "gpu-tests",
     "containerd",
     "kill-storm",
+    "nested-containers",
     "run-signals",
     "stats-and-wait",
     "refusals",

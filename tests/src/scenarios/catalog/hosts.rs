@@ -125,6 +125,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(run_command::run),
     },
     Scenario {
+        name: "nested-containers",
+        what: "containers that a command of gpool run makes by itself, with bubblewrap and Charliecloud, are under its share",
+        limit_s: 60,
+        run: Place::Inside(nested_containers::run),
+    },
+    Scenario {
         name: "forbidden-gpu",
         what: "gpool run in a cgroup whose device rules forbid the GPU says so",
         limit_s: 60,
