@@ -261,6 +261,7 @@ impl Leases {
         let place_to_ask = if waits_for_its_moment || has_failed { u32::MAX } else { place_to_ask };
         let making = book.room_in_the_making(&asked.container_id);
         let cause = making.map_or_else(|| refusal.message.clone(), |making| format!("{}; {making}", refusal.message));
+        let waiting = book.queue.len() as u32;
         if let Some(waiter) = book.queue.waiter_of_mut(asked, uid) {
             let lacks = (refusal.code == ErrorCode::QuotaReached, lacks_host_memory);
             is_to_be_written |= lacks != (waiter.is_over_quota, waiter.lacks_host_memory);
@@ -270,7 +271,7 @@ impl Leases {
             if has_failed && waiter.cause != cause {
                 log!("{} waits on, its lease cannot be made: {cause}", waiter.asked.container_id.short());
             }
-            waiter.note_asked(cause, place_to_ask, now_ns);
+            waiter.note_asked(cause, (place_to_ask, waiting), now_ns);
         }
         if place_for_room == 1 && !is_held && !lacks_host_memory && !waits_for_its_moment {
             // Also while nobody stands behind it: from now on.

@@ -46,8 +46,7 @@ impl Queue {
     /// Who waits, the next one first.
     pub fn in_order(&self) -> Vec<&Waiter> {
         let waiting: Vec<&Waiter> = self.waiters.iter().filter(|waiter| waiter.is_in_line()).collect();
-        let claim =
-            |waiter: &&Waiter| Claim { is_ordinary: !self.goes_first(&waiter.asked, waiter.uid), ..waiter.claim };
+        let claim = |waiter: &&Waiter| Claim { is_ordinary: !self.stands_first(waiter), ..waiter.claim };
         let mut claims: Vec<Claim> = waiting.iter().map(claim).collect();
         if let Some(history) = &self.history {
             history.place(&waiting, &mut claims);
@@ -75,7 +74,7 @@ impl Queue {
     fn before(&self, priority: Priority, goes_first: bool) -> Vec<&Waiter> {
         let (mut all, priority) = (self.in_order(), slice_priority(priority));
         all.retain(|waiter| match waiter.claim.priority == priority {
-            true => !goes_first || self.goes_first(&waiter.asked, waiter.uid),
+            true => !goes_first || self.stands_first(waiter),
             false => waiter.claim.priority < priority,
         });
         all
@@ -92,6 +91,11 @@ impl Queue {
     /// Whether this request stands before the others of its priority: in an emergency, or because somebody said so.
     fn goes_first(&self, asked: &LeaseRequest, uid: u32) -> bool {
         self.is_urgent(asked, uid) || self.waiter_of(asked, uid).is_some_and(|waiter| waiter.is_first)
+    }
+
+    /// The same of one that waits: it is not looked for among all others.
+    fn stands_first(&self, waiter: &Waiter) -> bool {
+        waiter.is_first || self.is_urgent(&waiter.asked, waiter.uid)
     }
 
     /// From now on these stand first.

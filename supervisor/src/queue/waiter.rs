@@ -16,6 +16,11 @@ const RETRY: Duration = Duration::from_millis(200);
 const RETRY_PER_PLACE: Duration = Duration::from_millis(50);
 /// The last one asks as often as this at least.
 const RETRY_LONGEST: Duration = Duration::from_secs(2);
+/// Behind the first one both grow with a queue of more than so many: it asks no oftener in all than one of so many does, as each asks with
+/// the book held and looks at all before him.
+const LONG_QUEUE: u32 = 100;
+/// Nobody who waits pauses for longer than this, whatever he is told.
+const RETRY_MOST: Duration = Duration::from_secs(5);
 /// Who has not asked for three of those times and this is gone: who asks waits 4 s for an answer and then half a second.
 const SILENCE: Duration = Duration::from_secs(8);
 /// Between two looks at the moment of one that has a deadline.
@@ -214,10 +219,12 @@ impl Waiter {
         is_new
     }
 
-    /// It has asked again, and stands at `place`.
-    pub fn note_asked(&mut self, cause: String, place: u32, now_ns: u64) {
-        let further = RETRY_PER_PLACE.saturating_mul(place.saturating_sub(1));
-        (self.cause, self.asked_ns, self.retry) = (cause, now_ns, (RETRY + further).min(RETRY_LONGEST));
+    /// It has asked again, and stands at `place` of `waiting`.
+    pub fn note_asked(&mut self, cause: String, (place, waiting): (u32, u32), now_ns: u64) {
+        let grown = |time: Duration| time.saturating_mul(waiting.max(LONG_QUEUE)) / LONG_QUEUE;
+        let further = grown(RETRY_PER_PLACE).saturating_mul(place.saturating_sub(1));
+        let longest = grown(RETRY_LONGEST).min(RETRY_MOST);
+        (self.cause, self.asked_ns, self.retry) = (cause, now_ns, RETRY.saturating_add(further).min(longest));
     }
 
     /// Whether room may still be kept for it, for `keep` in all.
@@ -390,12 +397,19 @@ mod tests {
     #[test]
     fn who_is_silent_is_gone_and_a_long_queue_asks_less_often() {
         let mut waiter = waiter();
-        waiter.note_asked("no room".into(), 1, 20 * SECOND);
-        assert_eq!(waiter.retry, RETRY);
+        let mut told = |place| {
+            waiter.note_asked("no room".into(), place, 20 * SECOND);
+            waiter.retry
+        };
+        assert_eq!([told((1, 1000)), told((11, 11)), told((11, 200))].map(|its| its.as_millis()), [200, 700, 1200]);
+        assert_eq!([told((200, 200)), told((u32::MAX, 1000))], [2 * RETRY_LONGEST, RETRY_MOST]);
+        let mut asks_each_second =
+            |waiting: u32| (1..=waiting).map(|place| 1.0 / told((place, waiting)).as_secs_f64()).sum::<f64>();
+        let (of_many, of_some) = (asks_each_second(200), asks_each_second(100));
+        assert!(of_many < of_some, "{of_many} and {of_some}");
+        waiter.note_asked("no room".into(), (1, 1), 20 * SECOND);
         assert!(!waiter.is_gone(28 * SECOND) && waiter.is_gone(29 * SECOND));
-        waiter.note_asked("no room".into(), 11, 20 * SECOND);
-        assert_eq!(waiter.retry, Duration::from_millis(700));
-        waiter.note_asked("no room".into(), 1000, 20 * SECOND);
+        waiter.note_asked("no room".into(), (1000, 50), 20 * SECOND);
         assert_eq!(waiter.retry, RETRY_LONGEST);
         assert!(!waiter.is_gone(33 * SECOND) && waiter.is_gone(34 * SECOND));
         assert!(!waiter.is_over(69 * SECOND) && waiter.is_over(70 * SECOND));
