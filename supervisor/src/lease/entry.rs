@@ -1,11 +1,26 @@
 //! What a lease enters the book with.
 
 use super::account::GpuAccount;
+use super::book::Lease;
+use super::kernels::KernelNotes;
+use super::lost_contexts::LostContexts;
+use super::meter::Meter;
+use super::promised::PromiseNotes;
 use super::record::Record;
+use super::tellings::Tellings;
+use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
 use crate::region::RegionHost;
+use crate::revocation::Clearance;
+use crate::suspension::SuspensionNotes;
+use crate::uncounted::Uncounted;
+use gpool_policy::TenantId;
+use gpool_policy::repetition::Repetition;
+use gpool_policy::run_time::Notice;
 use gpool_protocol::LeaseState;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// A lease on its way into the book.
 pub struct Entry {
@@ -18,4 +33,53 @@ pub struct Entry {
     pub state: LeaseState,
     /// Whether an earlier supervisor had granted it.
     pub is_taken_over: bool,
+}
+
+impl Entry {
+    /// The lease, of which nothing was seen yet.
+    pub fn into_lease(self, tenant: TenantId, now_ns: u64) -> Lease {
+        let Self { record, accounts, region, requester, state, is_taken_over, .. } = self;
+        Lease {
+            promise: PromiseNotes::default(),
+            kernels: KernelNotes::default(),
+            idleness: record.idleness(now_ns, 0),
+            signs: None,
+            was_seen: false,
+            makes_room: MakesRoom::default(),
+            end_notice: Notice::told_of(record.told_of_end_ns),
+            suspension: SuspensionNotes::default(),
+            ending_since: (state == LeaseState::Ending).then(Instant::now),
+            // One that a supervisor before has begun counts from now on.
+            revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
+            state,
+            tenant,
+            uncounted: accounts.iter().map(|_| Uncounted::default()).collect(),
+            accounts,
+            meter: Meter::begin(now_ns, is_taken_over),
+            region,
+            requester,
+            context_cost: None,
+            since: Instant::now(),
+            abandoned: None,
+            init: None,
+            processes: BTreeMap::new(),
+            retired: Default::default(),
+            dead: BTreeMap::new(),
+            refusals_told: 0,
+            refusal_repetition: Repetition::default(),
+            unknown_versions_told: 0,
+            unknown_version_repetition: Repetition::default(),
+            failed: Vec::new(),
+            spills: Tellings::default(),
+            lost_contexts: LostContexts::default(),
+            is_full_told: false,
+            stopped: None,
+            bypassing: 0,
+            kept_until: None,
+            back_until: None,
+            excuse: None,
+            clearance: Clearance::default(),
+            record,
+        }
+    }
 }

@@ -8,17 +8,13 @@ use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
 use super::entry::Entry;
-use super::kernels::KernelNotes;
 use super::leftovers::Leftovers;
-use super::lost_contexts::LostContexts;
-use super::meter::Meter;
 use super::ownership;
 use super::placing::Place;
-use super::promised::{PromiseNotes, measure};
+use super::promised::measure;
 use super::record::{Record, dir_of, region_dir_of};
 use super::refusal::failed;
 use super::statement::Statement;
-use super::tellings::Tellings;
 use crate::audit;
 use crate::bell::Bell;
 use crate::cgroup::{self, run_groups::of as run_groups};
@@ -39,31 +35,24 @@ use crate::mps::{self, Groups};
 use crate::occupants::Occupants;
 use crate::overflow::Short;
 use crate::overrides::Overrides;
-use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
 use crate::queue::Left;
 use crate::refusals;
 use crate::region::{ControlPage, Mounts, RegionHost};
-use crate::revocation::Clearance;
 use crate::service_manager;
 use crate::settings::Settings;
 use crate::silence::Silence;
 use crate::sites::Sites;
-use crate::suspension::SuspensionNotes;
 use crate::time_slices::Verdicts;
-use crate::uncounted::Uncounted;
 use crate::watchdog::Progress;
 use crate::watchers::Watchers;
 use crate::xids::Xids;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
-use gpool_policy::repetition::Repetition;
-use gpool_policy::run_time::Notice;
 use gpool_protocol::{
     ErrorBody, ErrorCode, EventKind, GpuUuid, GuardedProcess, HostPid, LeaseGranted, LeaseId, LeaseRequest, LeaseState,
     LeaseView, Mechanism, OutsideProcess, Priority,
 };
-use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -341,58 +330,16 @@ impl Leases {
 
     /// Puts a lease into the book and hands its gate to the gatekeeper.
     pub fn enter(&self, book: &mut Book, entry: Entry) -> TenantId {
-        let Entry { record, accounts, region, requester, debt_ns, state, is_taken_over } = entry;
         let tenant = TenantId(self.next_tenant.fetch_add(1, Ordering::Relaxed));
+        let Entry { record, accounts, region, debt_ns, .. } = &entry;
         let gpus = accounts.iter().map(|account| account.gpu).collect();
-        let share = share_of(&self.configuration(), &record);
-        self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns });
+        let share = share_of(&self.configuration(), record);
+        self.gatekeeper.order(Order::Join { tenant, gpus, region: region.clone(), share, debt_ns: *debt_ns });
         if record.paused || record.revocation.is_some() || record.suspension.is_some() {
             self.gatekeeper.order(Order::Pause { tenant });
         }
-        self.gatekeeper.order(measure(&record, tenant));
-        let now_ns = clock::now_ns();
-        let lease = Lease {
-            promise: PromiseNotes::default(),
-            kernels: KernelNotes::default(),
-            idleness: record.idleness(now_ns, 0),
-            signs: None,
-            was_seen: false,
-            makes_room: MakesRoom::default(),
-            end_notice: Notice::told_of(record.told_of_end_ns),
-            suspension: SuspensionNotes::default(),
-            ending_since: (state == LeaseState::Ending).then(Instant::now),
-            // One that a supervisor before has begun counts from now on.
-            revoked_at: record.revocation.as_ref().filter(|its| !its.is_settled).map(|_| Instant::now()),
-            state,
-            tenant,
-            uncounted: accounts.iter().map(|_| Uncounted::default()).collect(),
-            accounts,
-            meter: Meter::begin(now_ns, is_taken_over),
-            region,
-            requester,
-            context_cost: None,
-            since: Instant::now(),
-            abandoned: None,
-            init: None,
-            processes: BTreeMap::new(),
-            retired: Default::default(),
-            dead: BTreeMap::new(),
-            refusals_told: 0,
-            refusal_repetition: Repetition::default(),
-            unknown_versions_told: 0,
-            unknown_version_repetition: Repetition::default(),
-            failed: Vec::new(),
-            spills: Tellings::default(),
-            lost_contexts: LostContexts::default(),
-            is_full_told: false,
-            stopped: None,
-            bypassing: 0,
-            kept_until: None,
-            back_until: None,
-            excuse: None,
-            clearance: Clearance::default(),
-            record,
-        };
+        self.gatekeeper.order(measure(record, tenant));
+        let lease = entry.into_lease(tenant, clock::now_ns());
         book.leases.insert(lease.record.lease_id.clone(), lease);
         tenant
     }
