@@ -144,11 +144,15 @@ impl Occupants {
         look.is_some_and(|look| look.since > at) || at.elapsed() > PATIENCE
     }
 
-    /// How many processes NVML last listed on GPU `gpu`, of those that `is_alive` still finds.
+    /// How many processes NVML last listed on GPU `gpu`, of those that `is_alive` still finds, which looks at each of them: nobody waits
+    /// for that.
     pub fn living(&self, gpu: usize, is_alive: impl Fn(HostPid) -> bool) -> u32 {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let listed = state.gpus.get(gpu).and_then(Option::as_ref).map(|look| look.listed.keys().copied());
-        let count = listed.into_iter().flatten().filter(|pid| is_alive(*pid)).count();
+        let listed: Vec<HostPid> = {
+            let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            let look = state.gpus.get(gpu).and_then(Option::as_ref);
+            look.into_iter().flat_map(|look| look.listed.keys().copied()).collect()
+        };
+        let count = listed.into_iter().filter(|pid| is_alive(*pid)).count();
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
@@ -244,6 +248,7 @@ mod tests {
         assert!(occupants.has_let_go(0, process, died));
         assert!(!occupants.has_let_go(1, process, died), "another GPU");
         assert_eq!((occupants.living(0, |_| true), occupants.living(0, |pid| pid == process.pid)), (1, 0));
+        assert_eq!(occupants.living(0, |_| occupants.state.try_lock().is_ok()), 1, "who looks keeps nobody waiting");
         occupants.forget(0);
         assert_eq!(occupants.living(0, |_| true), 0, "it was another instance's place");
     }

@@ -60,6 +60,7 @@ pub fn sample(
         late_boards.look(leases);
         driver.look(leases);
         let occupancies = note_memory(leases, inventory, &mut costs);
+        leases.look_for_outsiders();
         links.look(leases);
         let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         let members = members(leases, &with_context, GROUPS);

@@ -16,7 +16,7 @@ use crate::guard::Guard;
 use crate::health::{self, Healths};
 use crate::http::Listener;
 use crate::late_boards::{self, LateBoards};
-use crate::lease::{self, Changes, Leases, Leftovers};
+use crate::lease::{self, Changes, KnownCgroups, Leases, Leftovers, Outsiders};
 use crate::ledger::{self, Ledger};
 use crate::log::Priority;
 use crate::memory_limits::{self, MemoryLimits};
@@ -207,6 +207,8 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         context_bytes: counters(configuration.driver.context_bytes),
         foreign_bytes: counters(0),
         occupants: Occupants::new(places),
+        outsiders: Outsiders::default(),
+        known_cgroups: KnownCgroups::default(),
         compute_modes: ComputeModes::new(places),
         sites: Sites::default(),
         silence: Silence::new(places, silent),

@@ -2,7 +2,7 @@
 
 use super::listener::Side;
 use crate::cgroup;
-use crate::lease::{Book, Cgroups, Leases, Record};
+use crate::lease::{Book, Leases, Record};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_configuration::Policy;
 use gpool_protocol::{ErrorBody, ErrorCode, HostPid};
@@ -34,7 +34,7 @@ fn ask(administrators: &str) -> String {
 }
 
 impl Peer {
-    /// Asks the kernel.
+    /// Asks the kernel. All who connect wait for this, and it waits for nobody: not for the book either.
     ///
     /// # Errors
     /// A peer without credentials.
@@ -46,8 +46,8 @@ impl Peer {
         let mut groups = peer_groups(stream);
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
-        let in_lease =
-            is_in_a_lease(pid, || leases.book().cgroups()) || process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let is_leased = |path: &str| leases.known_cgroups.now().hold(path);
+        let in_lease = is_in_a_lease(pid, is_leased) || process.as_ref().is_none_or(WatchedProcess::has_ended);
         Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease, gid_of })
     }
 
@@ -255,13 +255,13 @@ fn is_the_peer(stream: &UnixStream, process: &WatchedProcess) -> bool {
 }
 
 /// A process inside a lease has no say, whoever it is; nor has one that ended before it could be looked at.
-fn is_in_a_lease(pid: HostPid, leased: impl FnOnce() -> Cgroups) -> bool {
+fn is_in_a_lease(pid: HostPid, is_leased: impl FnOnce(&str) -> bool) -> bool {
     let path = match cgroup::known_path_of(pid) {
         Ok(Some(path)) => path,
         Ok(None) => return false,
         Err(_) => return true,
     };
-    leased().hold(&path)
+    is_leased(&path)
 }
 
 #[cfg(test)]
@@ -308,13 +308,13 @@ mod tests {
         let of = |stranded: &str| {
             let stranded = vec![Record { cgroup: Some(stranded.to_owned()), ..sample() }];
             let book = Book { stranded, ..Book::default() };
-            let in_lease = is_in_a_lease(me, || book.cgroups());
+            let in_lease = is_in_a_lease(me, |path| book.cgroups().hold(path));
             Peer { in_lease, ..of_user(0, |_| None) }.administers()
         };
         // Its own is below this one too, if it is not that.
         let above = its.get(..its[1..].find('/').map_or(its.len(), |end| end + 1)).unwrap_or(&its);
         assert!(!of(&its) && !of(above) && of("/docker/c"));
-        assert!(is_in_a_lease(HostPid(u32::MAX >> 1), Cgroups::default), "it has ended");
+        assert!(is_in_a_lease(HostPid(u32::MAX >> 1), |_| false), "it has ended");
     }
 
     /// A directory server that does not answer must not keep everybody from the book.

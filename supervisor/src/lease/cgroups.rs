@@ -3,6 +3,7 @@
 use super::book::Book;
 use crate::cgroup;
 use gpool_protocol::HostPid;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// The cgroups of all leases, for who asks of many processes and must not keep the book meanwhile.
 #[derive(Debug, Default)]
@@ -17,6 +18,22 @@ impl Cgroups {
     /// Whether a process is in one of them; not of one that has ended.
     pub fn have(&self, pid: HostPid) -> bool {
         !self.0.is_empty() && cgroup::path_of(pid).is_some_and(|path| self.hold(&path))
+    }
+}
+
+/// The same as of the last change: every connection is asked for that before it is served, and must not wait for the book.
+#[derive(Debug, Default)]
+pub struct KnownCgroups(Mutex<Arc<Cgroups>>);
+
+impl KnownCgroups {
+    /// They are as the book, which is held, has them. To be called before anything runs in one that is new.
+    pub fn note(&self, book: &Book) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(book.cgroups());
+    }
+
+    /// Those of all leases.
+    pub fn now(&self) -> Arc<Cgroups> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -39,6 +56,12 @@ mod tests {
         let cgroups = book.cgroups();
         assert!(cgroups.hold("/docker/c") && cgroups.hold("/docker/c/init.scope"));
         assert!(!cgroups.hold("/docker/cc") && !cgroups.hold("/docker") && !cgroups.hold("/"));
+        let known = KnownCgroups::default();
+        assert!(!known.now().hold("/docker/c"));
+        known.note(&book);
+        assert!(known.now().hold("/docker/c"));
+        known.note(&Book::default());
+        assert!(!known.now().hold("/docker/c"));
         let me = HostPid(std::process::id());
         assert!(!Book::default().cgroups().have(me) && !cgroups.have(me));
         if let Some(its) = cgroup::path_of(me) {

@@ -2,6 +2,7 @@
 
 use super::account::GpuAccount;
 use super::book::{Book, Lease};
+use super::cgroups::KnownCgroups;
 use super::changes::{Asked, Changes};
 use super::described::{about, ended};
 use super::edits::{edits, edits_without_shims};
@@ -9,6 +10,7 @@ use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
 use super::entry::Entry;
 use super::leftovers::Leftovers;
+use super::outside::Outsiders;
 use super::ownership;
 use super::placing::Place;
 use super::promised::measure;
@@ -90,6 +92,10 @@ pub struct Leases {
     pub unleased: Mutex<Arc<Vec<OutsideProcess>>>,
     /// Whom NVML last listed on each GPU.
     pub occupants: Occupants,
+    /// How many of those would be there without leases.
+    pub outsiders: Outsiders,
+    /// The cgroups of all leases, beside the book.
+    pub known_cgroups: KnownCgroups,
     /// How many processes each GPU lets have contexts.
     pub compute_modes: ComputeModes,
     /// How GPUs are linked with each other.
@@ -390,6 +396,8 @@ impl Leases {
         let message = format!("bound {} to process {init_pid}", lease.record.container_id.short());
         self.events.note(EventKind::LeaseBound, about(&lease.record, None), message);
         let view = lease.view();
+        // Before its program begins, which may ask for something.
+        self.known_cgroups.note(&book);
         drop(book);
         (self.watch_changed)();
         Ok(view)
@@ -412,6 +420,7 @@ impl Leases {
     /// Takes a lease out of the book and away from the disk, and tells nobody.
     pub fn take_out(&self, book: &mut Book, id: &LeaseId) -> Option<Lease> {
         let mut lease = book.leases.remove(id)?;
+        self.known_cgroups.note(book);
         let now_ns = clock::now_ns();
         let (left, gpus) = (self.gatekeeper.leave(lease.tenant), self.gpus());
         for its in &left {

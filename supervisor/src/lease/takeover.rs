@@ -48,7 +48,9 @@ pub fn take_over(leases: &Leases) -> Result<(), RecordError> {
             leases.book().stranded.push(record);
         }
     }
-    leases.files.remove_unused_shims(leases.book().builds());
+    let book = leases.book();
+    leases.known_cgroups.note(&book);
+    leases.files.remove_unused_shims(book.builds());
     Ok(())
 }
 
@@ -97,6 +99,7 @@ pub fn take_over_stranded(leases: &Leases) {
         let mut book = leases.book();
         book.stranded.retain(|other| other.lease_id != record.lease_id);
         book.stranded_for.remove(&record.lease_id);
+        leases.known_cgroups.note(&book);
     }
 }
 
