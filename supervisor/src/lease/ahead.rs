@@ -114,6 +114,7 @@ impl Leases {
     /// quota, is in nobody's way.
     pub fn taken_by(&self, waiting: &[&Waiter], scene: &Scene<'_>) -> Ahead {
         let mut ahead = Ahead::default();
+        let scene = &Scene { is_unheard: true, ..scene.clone() };
         look_in_order(waiting.iter().copied(), |waiter, may_keep| self.look_at(waiter, scene, &mut ahead, may_keep));
         ahead
     }

@@ -326,6 +326,7 @@ mod tests {
             reserved: Default::default(),
             gone: std::iter::once(own.clone()).collect(),
             is_imagined: false,
+            is_unheard: false,
             is_emptied: false,
             may_enter_closed: false,
             plans: Default::default(),

@@ -465,6 +465,7 @@ mod tests {
             reserved: Default::default(),
             gone: Default::default(),
             is_imagined: true,
+            is_unheard: false,
             is_emptied: false,
             may_enter_closed: false,
             plans: Default::default(),

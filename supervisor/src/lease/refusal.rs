@@ -24,6 +24,12 @@ fn gpus_are(gpus: usize) -> String {
     }
 }
 
+/// That there is no room, for who does not ask why. Each who waits looks at all before him each time he asks, and the words for that
+/// would cost more than the looks.
+pub fn unheard() -> ErrorBody {
+    ErrorBody::new(ErrorCode::ShareNotFree, String::new(), String::new())
+}
+
 /// The message for a request that is refused.
 pub fn worded(refusal: &Refusal, prospect: Prospect) -> ErrorBody {
     worded_with(refusal, "memory=", prospect)

@@ -12,7 +12,7 @@ use super::plans::Plans;
 use super::prospect::Prospect;
 use super::quota::{Counted, Holder, Standing, Tally};
 use super::record::Record;
-use super::refusal::{kept_for_others, quota_kept_for_others, worded};
+use super::refusal::{kept_for_others, quota_kept_for_others, unheard, worded};
 use super::reserved::{Reserved, all_of};
 use super::spill::check_can_spill;
 use super::suitable::{check_suitable, only_kept, only_suitable};
@@ -42,6 +42,8 @@ pub struct Scene<'a> {
     pub gone: BTreeSet<LeaseId>,
     /// Whether some of it is only thought of, so that nothing of it is noted with those who wait.
     pub is_imagined: bool,
+    /// Whether nobody hears why there is no room in it, so that it need not be put into words.
+    pub is_unheard: bool,
     /// Whether it is this host as it would be with nobody on the GPUs.
     pub is_emptied: bool,
     /// What is planned for those who have a deadline.
@@ -169,6 +171,7 @@ impl Leases {
             reserved: self.reserved((book, gpus), own),
             gone: own.cloned().into_iter().collect(),
             is_imagined: false,
+            is_unheard: false,
             is_emptied: false,
             plans: Plans::default(),
             may_enter_closed: false,
@@ -281,7 +284,8 @@ impl Leases {
         if self.overrides.of_at(wanted.holders(), unix_ms).is_some() {
             return Ok(());
         }
-        standing.check(&self.configuration().quota, own, wanted, ahead).map_err(|over| over.worded())
+        let checked = standing.check(&self.configuration().quota, own, wanted, ahead);
+        checked.map_err(|over| if scene.is_unheard { unheard() } else { over.worded() })
     }
 
     /// What is free of each GPU for such a lease, beside what is taken: of an MPS server, also by whom it could be joined.
@@ -354,6 +358,9 @@ impl Leases {
         let placed = placed.or_else(with_share).or_else(on_calm);
         let placed = placed.map_or_else(|| place_among(&capacities, &open, &demand), Ok);
         let placed = placed.map_err(|refusal| {
+            if scene.is_unheard {
+                return unheard();
+            }
             let may_wait = asked.request.wait_seconds.is_none() && self.configuration().queue.places > 0;
             let prospect = Prospect::of(scene, (&capacities, &open, &demand), may_wait, Instant::now());
             match &domain {
@@ -459,6 +466,7 @@ pub fn emptied<'a>(scene: &'a Scene<'_>, book: &'a Book) -> Scene<'a> {
         reserved,
         gone,
         is_imagined: true,
+        is_unheard: scene.is_unheard,
         is_emptied: true,
         plans: Plans::default(),
         may_enter_closed: false,

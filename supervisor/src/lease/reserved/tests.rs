@@ -54,7 +54,7 @@ fn with_scene<T>(text: &str, places: &[Held], look: impl FnOnce(&mut Scene<'_>) 
     let book = Book { held: places.to_vec(), ..Book::default() };
     let capacities = capacities(&gpus, &[], &[], &book, None);
     let reserved = Reserved::of(&configuration(text), (&book, &gpus), None);
-    let (is_imagined, is_emptied) = (true, false);
+    let (is_imagined, is_unheard, is_emptied) = (true, false, false);
     look(&mut Scene {
         book: &book,
         own: None,
@@ -64,6 +64,7 @@ fn with_scene<T>(text: &str, places: &[Held], look: impl FnOnce(&mut Scene<'_>) 
         reserved,
         gone: Default::default(),
         is_imagined,
+        is_unheard,
         is_emptied,
         may_enter_closed: false,
         plans: Default::default(),
