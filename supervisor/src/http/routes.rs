@@ -9,7 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::gpu_tests;
-use crate::lease::{self, Leases};
+use crate::lease::{self, Book, Leases, ReadAhead};
 use crate::ledger::{self, BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope};
 use crate::memory_limits;
 use crate::metrics;
@@ -70,17 +70,24 @@ fn value<T: Serialize>(message: T) -> Result<Value, ErrorBody> {
     })
 }
 
+/// The same of what is read in the book, which is given back before the answer is written.
+fn of_book<T: Serialize>(leases: &Leases, read: impl FnOnce(&Book) -> T) -> Result<Value, ErrorBody> {
+    let message = read(&leases.book());
+    value(message)
+}
+
 fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -> Result<Value, ErrorBody> {
     match (request.method.as_str(), parts(&request.path).as_slice()) {
         ("GET", ["v1", "info"]) => value(info(leases, identity)),
         ("GET", ["v1", "gpus"]) => {
             let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
             let closed = (&leases.silence, &leases.drains, &leases.healths);
-            let book = leases.book();
-            let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
-            let closed_for = |place| leases.closed_for(&book, place);
-            let gpus = gpus.into_iter().map(|(place, gpu)| GpuView { closed_for: closed_for(place), ..gpu });
-            value(gpus.collect::<Vec<_>>())
+            of_book(leases, |book| {
+                let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
+                let closed_for = |place| leases.closed_for(book, place);
+                let gpus = gpus.into_iter().map(|(place, gpu)| GpuView { closed_for: closed_for(place), ..gpu });
+                gpus.collect::<Vec<_>>()
+            })
         }
         ("GET", ["v1", "gpus", "silent"]) => value(leases.silence.views(&leases.gpus())),
         ("GET", ["v1", "gpus", "drained"]) => value(drains::views(leases)),
@@ -145,9 +152,9 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let question = BaselineQuestion::read(&request.query, clock::unix_ms() / 1000)?;
             value(ledger::baseline(leases, &question, peer.administers())?)
         }
-        ("GET", ["v1", "queue"]) => value(leases.book().queue.views()),
-        ("GET", ["v1", "overflow"]) => value(overflow::view(leases, &leases.book())),
-        ("GET", ["v1", "quota"]) => value(quotas::views(leases, &leases.book())),
+        ("GET", ["v1", "queue"]) => of_book(leases, |book| book.queue.views()),
+        ("GET", ["v1", "overflow"]) => of_book(leases, |book| overflow::view(leases, book)),
+        ("GET", ["v1", "quota"]) => of_book(leases, |book| quotas::views(leases, book)),
         ("GET", ["v1", "overrides"]) => value(leases.overrides.at(clock::unix_ms())),
         ("POST", ["v1", "overrides"]) => {
             peer.must_administer("lift a quota")?;
@@ -157,7 +164,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             peer.must_administer("have a quota hold again")?;
             value(overrides::end(leases, &request.message::<OverrideOf>()?, peer.uid)?)
         }
-        ("GET", ["v1", "reservations"]) => value(reservations::views(leases, &leases.book())),
+        ("GET", ["v1", "reservations"]) => of_book(leases, |book| reservations::views(leases, book)),
         ("GET", ["v1", "counts"]) => {
             let seal = peer.administers().then(|| leases.seal.get()).transpose()?;
             value(Counts { seal, ..leases.counts() })
@@ -169,7 +176,10 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             peer.must_administer("put one before others in the queue")?;
             value(place(peer, leases, id, Placing::First)?)
         }
-        ("GET", ["v1", "leases"]) => value(leases.book().views()),
+        ("GET", ["v1", "leases"]) => {
+            let ahead = ReadAhead::of(&leases.book);
+            of_book(leases, |book| book.views(&ahead))
+        }
         ("GET", ["v1", "leases", id]) => value(leases.book().view_of(id)?),
         ("POST", ["v1", "leases"]) => value(start(request, peer, leases)?),
         ("POST", ["v1", "trial"]) => value(try_out(request, peer, leases)?),

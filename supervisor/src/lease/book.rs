@@ -29,7 +29,7 @@ use gpool_policy::repetition::Repetition;
 use gpool_policy::run_time::Notice;
 use gpool_policy::slice::Share;
 use gpool_protocol::{BuildId, ContainerId, ErrorBody, ErrorCode, GpuCharge, GpuUuid, LeaseId, LeaseState, Mechanism};
-use gpool_shared_region::{PIECE_WORDS, SLOTS};
+use gpool_shared_region::SLOTS;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -182,13 +182,7 @@ impl Lease {
     /// Sums over the report as it is now and the processes that have ended.
     pub fn figures(&self, report: &mut Report) -> Figures {
         report.read(&self.region, SLOTS);
-        let gpus = self.accounts.len();
-        let mut held = [0; PIECE_WORDS];
-        let alone = report.taken().fold(self.retired, |sum, (_, slot)| {
-            held.iter_mut().zip(slot.pieces()).for_each(|(all, its)| *all |= its);
-            sum.add(&slot, gpus)
-        });
-        alone.add_pieces(&report.pieces(), held, gpus)
+        self.retired.and(report, self.accounts.len())
     }
 
     /// The most memory that it has held on one GPU, contexts included, where `figures` are its own and it holds `used_bytes`

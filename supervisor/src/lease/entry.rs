@@ -83,3 +83,21 @@ impl Entry {
         }
     }
 }
+
+/// A lease of the sample's container, for tests; its region lies below `dir`.
+#[cfg(test)]
+pub fn lease_in(dir: &std::path::Path, id: &str) -> Lease {
+    let region_dir = dir.join(id);
+    std::fs::create_dir(&region_dir).unwrap();
+    let region = RegionHost::create_unmounted(&region_dir, &crate::region::ControlPage::of_half());
+    let entry = Entry {
+        record: Record { lease_id: gpool_protocol::LeaseId(id.into()), ..super::record::sample() },
+        accounts: vec![GpuAccount::new(0, 0)],
+        region: Arc::new(region),
+        requester: None,
+        debt_ns: 0,
+        state: LeaseState::Active,
+        is_taken_over: false,
+    };
+    entry.into_lease(TenantId(1), 1)
+}

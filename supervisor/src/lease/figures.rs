@@ -1,5 +1,6 @@
 //! What the processes of a lease say of themselves, in sums: memory by GPU, and counts.
 
+use crate::region::Report;
 use gpool_shared_region::{GPUS, PIECE_WORDS, PiecesSnapshot, SlotSnapshot};
 use serde::{Deserialize, Serialize};
 
@@ -97,6 +98,16 @@ pub struct Figures {
 }
 
 impl Figures {
+    /// Adds all processes of a lease on `gpus` GPUs, as their report says.
+    pub(super) fn and(self, report: &Report, gpus: usize) -> Self {
+        let mut held = [0; PIECE_WORDS];
+        let alone = report.taken().fold(self, |sum, (_, slot)| {
+            held.iter_mut().zip(slot.pieces()).for_each(|(all, its)| *all |= its);
+            sum.add(&slot, gpus)
+        });
+        alone.add_pieces(&report.pieces(), held, gpus)
+    }
+
     /// Adds a process of a lease on `gpus` GPUs, without what it holds with others.
     pub(super) fn add(mut self, slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
         for (gpu, held) in self.held.iter_mut().enumerate().take(gpus) {

@@ -42,6 +42,7 @@ mod plans;
 mod promised;
 mod prospect;
 mod quota;
+mod read_ahead;
 mod reading;
 mod record;
 mod refusal;
@@ -83,6 +84,7 @@ pub use ownership::let_search;
 pub use placing::{END_PATIENCE, GRANT_PATIENCE, Place};
 pub use plans::SETTLE_NS;
 pub use quota::{Holder, Standing, Tally};
+pub use read_ahead::ReadAhead;
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
 pub use record::{Record, dir_of, prepare, write_whole};

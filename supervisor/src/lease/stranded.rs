@@ -23,6 +23,7 @@ impl Book {
 
 #[cfg(test)]
 mod tests {
+    use super::super::read_ahead::ReadAhead;
     use super::super::record::sample;
     use super::*;
     use gpool_protocol::{ErrorCode, LeaseId, Mechanism};
@@ -31,7 +32,7 @@ mod tests {
     fn a_stranded_lease_is_shown_with_its_place_and_as_paced_by_nobody() {
         let whole = Record { lease_id: LeaseId("02".into()), mechanism: Mechanism::Exclusive, ..sample() };
         let mut book = Book { stranded: vec![sample(), whole], ..Book::default() };
-        let shown = book.views();
+        let shown = book.views(&ReadAhead::default());
         let [sliced, whole] = shown.as_slice() else { panic!("{shown:?}") };
         assert_eq!(
             (sliced.state, sliced.fraction_permille, sliced.memory_cap_bytes),

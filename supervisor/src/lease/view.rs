@@ -3,6 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::figures::Figures;
+use super::read_ahead::{ReadAhead, Said};
 use super::record::Record;
 use super::stranded;
 use crate::clock;
@@ -49,8 +50,11 @@ impl Lease {
 
     /// The lease now.
     pub fn view(&self) -> LeaseView {
-        let figures = self.figures(&mut Report::new());
-        let read_at_ns = clock::now_ns();
+        self.view_with(self.said(&mut Report::new()))
+    }
+
+    /// The same where its processes have said this.
+    fn view_with(&self, Said { figures, read_at_ns, .. }: Said) -> LeaseView {
         let is_kept = self.kept_until.is_some_and(|until| Instant::now() < until);
         let control = self.region.control();
         let context_bytes = control.context_bytes.load(Ordering::Relaxed);
@@ -189,10 +193,12 @@ pub fn view_of_record(record: &Record) -> LeaseView {
 }
 
 impl Book {
-    /// All leases, kept places and leases that are not taken over yet.
-    pub fn views(&self) -> Vec<LeaseView> {
+    /// All leases, kept places and leases that are not taken over yet, where processes have said what was read `ahead`.
+    pub fn views(&self, ahead: &ReadAhead) -> Vec<LeaseView> {
+        let mut report = Report::new();
+        let leases = self.leases.values().map(|lease| lease.view_with(ahead.said(lease, &mut report)));
         let kept = self.held.iter().map(Held::view);
-        self.leases.values().map(Lease::view).chain(kept).chain(self.stranded.iter().map(stranded::view)).collect()
+        leases.chain(kept).chain(self.stranded.iter().map(stranded::view)).collect()
     }
 
     /// The one of those that `text` means, see [`Book::find`].

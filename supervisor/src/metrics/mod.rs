@@ -14,7 +14,7 @@ use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::gpu_tests;
 use crate::health;
-use crate::lease::{Charges, Leases};
+use crate::lease::{Charges, Leases, ReadAhead};
 use crate::log;
 use crate::overflow;
 use crate::quotas;
@@ -80,6 +80,7 @@ struct Moment {
 /// The page of this moment.
 pub fn page(leases: &Leases, identity: &Identity) -> String {
     let statistics = leases.gatekeeper.recent_statistics();
+    let ahead = ReadAhead::of(&leases.book);
     let (views, gpus, queue, quotas, reservations, overflow) = {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
@@ -93,7 +94,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let reservations = reservations::views(leases, &book);
         let short = overflow::view(leases, &book);
         let overflow = (short.is_short, [short.wanted_permille, short.wanted_memory_bytes]);
-        (book.views(), gpus, (book.queue.len(), waited_s), quotas, reservations, overflow)
+        (book.views(&ahead), gpus, (book.queue.len(), waited_s), quotas, reservations, overflow)
     };
     let handoffs = statistics.handoffs;
     render(&Moment {
