@@ -78,18 +78,17 @@ impl IdleLeases {
 fn note_all(leases: &Leases, now_ns: u64, has_figures: impl Fn(usize) -> bool) -> AllDue {
     let configuration = leases.configuration();
     let (mut all, mut report) = (AllDue::default(), Report::new());
-    let mut book = leases.book();
-    for lease in book.leases.values_mut() {
+    leases.each_in_turn(|lease| {
         if is_in_use(lease, &has_figures, &mut report) {
             lease.idleness.note_use(now_ns);
-            continue;
+            return;
         }
         let policy = class_policy(&configuration, lease.record.class);
         let step = lease.idleness.step(now_ns, rule(policy));
         // What is frozen cannot show that it is wanted, and has all its time again when it is thawed.
         if step != Step::Rest && lease.record.cgroup.as_deref().is_some_and(cgroup::is_frozen) {
             lease.idleness.note_use(now_ns);
-            continue;
+            return;
         }
         let idle_ns = lease.idleness.idle_ns(now_ns);
         let due = || Due { id: lease.record.lease_id.clone(), idle_ns };
@@ -103,7 +102,7 @@ fn note_all(leases: &Leases, now_ns: u64, has_figures: impl Fn(usize) -> bool) -
             Step::Take => all.taken.push(due()),
             Step::TakeIfWanted => all.if_wanted.push(due()),
         }
-    }
+    });
     all
 }
 

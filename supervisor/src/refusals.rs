@@ -50,8 +50,7 @@ impl Refusal {
 /// One event of each kind for each lease, and ever more rarely while it goes on, however often a program asks.
 pub fn tell(leases: &Leases) {
     let (mut report, now_ns) = (Report::new(), clock::now_ns());
-    let mut book = leases.book();
-    for lease in book.leases.values_mut() {
+    leases.each_in_turn(|lease| {
         let figures = lease.figures(&mut report);
         if lease.refusal_repetition.look(now_ns, figures.refused, lease.refusals_told) {
             tell_refusals(leases, lease, &figures, &report);
@@ -75,7 +74,7 @@ pub fn tell(leases: &Leases) {
             leases.events.note(EventKind::PlacesFull, about(&lease.record, None), message);
         }
         lease.is_full_told = is_full;
-    }
+    });
 }
 
 /// Tells what has been kept back of a lease that is about to end.

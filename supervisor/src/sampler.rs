@@ -240,12 +240,14 @@ fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults
         book.charges.entry(gpu).or_default().add(statistics.at_ns, more_ns);
     }
     unwritten.retain(|id| book.leases.contains_key(id));
+    drop(book);
+    // A record is written in the hold in which it was changed: others write it too, and take it away with the lease.
     let mut report = Report::new();
-    for (id, lease) in &mut book.leases {
+    leases.each_in_turn(|lease| {
         lease.note_kernels(statistics.at_ns, &mut report);
         let write = |record: &Record| record.write(&leases.configuration().paths.run_dir);
         if let Some(written) = lease.note_standing(statistics.at_ns, write) {
-            unwritten.note(id.clone(), &written);
+            unwritten.note(lease.record.lease_id.clone(), &written);
         }
-    }
+    });
 }

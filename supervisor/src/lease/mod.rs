@@ -23,6 +23,7 @@ mod explain;
 mod figures;
 mod giving_way;
 mod grant;
+mod in_turn;
 mod keeping;
 mod kernels;
 mod leftovers;
