@@ -54,6 +54,9 @@ macro_rules! families {
 families! {
     BuildInfo Gauge "gpool_build_info" ["version"] "Always 1: the version of the supervisor";
     StartTime Gauge "gpool_supervisor_start_time_seconds" [] "When the supervisor started, in seconds since 1970";
+    OwnProcessors Counter "gpool_supervisor_cpu_seconds_total" [] "Time of processors that the supervisor itself has used";
+    OwnMemory Gauge "gpool_supervisor_resident_memory_bytes" [] "The host's memory that it has";
+    OwnDescriptors Gauge "gpool_supervisor_open_fds" [] "Descriptors that it has open";
     Leases Gauge "gpool_leases" ["state"] "Leases and kept places by state";
     HandoffMedian Gauge "gpool_handoff_p50_seconds" []
         "From a gate's opening to the first launch behind it: the middle one of the last 5 to 10 s; absent when there was none";

@@ -3,6 +3,7 @@
 mod counters;
 mod families;
 mod kept;
+mod own;
 mod promised;
 mod text;
 
@@ -26,6 +27,7 @@ use gpool_protocol::{
     ReservationView, SuspensionStage,
 };
 use kept::Kept;
+use own::OwnUse;
 use promised::{of_a_quota, of_a_reservation};
 use std::collections::{BTreeMap, BTreeSet};
 use text::Page;
@@ -71,6 +73,7 @@ struct Moment {
     complaints: u64,
     log_lines_lost: u64,
     kept: Kept,
+    own: OwnUse,
     /// Whether the driver's libraries are of another version than its kernel module.
     is_driver_replaced: bool,
     /// Whether the files of the configuration can be used.
@@ -128,6 +131,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         complaints: leases.progress.complaints.count(),
         log_lines_lost: log::lost(),
         kept: Kept::of(leases, identity),
+        own: OwnUse::now(),
         is_driver_replaced: leases.replaced_driver().is_some(),
         is_configuration_usable: leases.settings.unusable().is_none(),
     })
@@ -209,6 +213,7 @@ fn render(moment: &Moment) -> String {
 fn of_the_supervisor(page: &mut Page, moment: &Moment) {
     page.add(Family::BuildInfo, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
     page.add(Family::StartTime, &[], moment.started_unix_ms as f64 / 1000.0);
+    moment.own.show(page);
     let mut by_state: BTreeMap<&str, u64> = [
         LeaseState::Pending,
         LeaseState::Active,

@@ -202,6 +202,7 @@ fn moment() -> Moment {
         log_lines_lost: 0,
         is_driver_replaced: true,
         is_configuration_usable: true,
+        own: OwnUse::now(),
         kept: Kept {
             ledger_written_unix_s: Some(1_700_000_000),
             teams: vec![(String::new(), [3_000_000_000, 0]), ("red".into(), [9_000_000_000, 4_500_000_000])],
