@@ -22,6 +22,9 @@ use sets::Fit;
 /// A whole GPU's compute, in permille.
 pub const WHOLE_PERMILLE: u16 = 1000;
 
+/// Who would have less than this of a GPU's time is better off on another one.
+const LITTLE_PERMILLE: u16 = 50;
+
 /// One GPU and what is taken of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuCapacity {
@@ -122,6 +125,16 @@ impl GpuCapacity {
             return 0;
         }
         WHOLE_PERMILLE.saturating_sub(self.fraction_leased_permille)
+    }
+
+    /// What one more in time slices who is promised nothing would have of what nobody was promised, at least; all of it where nobody
+    /// was promised anything.
+    fn part_of_rest_permille(&self) -> u16 {
+        if self.fraction_leased_permille == 0 {
+            return WHOLE_PERMILLE;
+        }
+        let rest = u32::from(WHOLE_PERMILLE.saturating_sub(self.fraction_leased_permille));
+        u16::try_from(rest / self.users.time_sliced.saturating_add(1)).unwrap_or(WHOLE_PERMILLE)
     }
 
     /// Memory that is neither leased nor held by others.
@@ -289,8 +302,13 @@ fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Resu
     if free.len() < wanted {
         return Err(refuse(gpus.iter().map(|gpu| gpu.offer(demand)).collect(), demand));
     }
-    // Whole GPUs stay whole for whom they are asked: time slices go where there are some already.
-    free.sort_by_key(|index| (std::cmp::Reverse(gpus[*index].users.time_sliced), gpus[*index].key.clone()));
+    // Whole GPUs stay whole for whom they are asked: time slices go where there are some already, unless others were promised next
+    // to all of that GPU's time and this one was not.
+    let has_nothing = |gpu: &GpuCapacity| asked_permille == 0 && gpu.part_of_rest_permille() < LITTLE_PERMILLE;
+    free.sort_by_key(|index| {
+        let gpu = &gpus[*index];
+        (has_nothing(gpu), std::cmp::Reverse(gpu.users.time_sliced), gpu.key.clone())
+    });
     let mut indices = match (demand.usage, wanted) {
         (Use::TimeSliced, 1) => free[..1].to_vec(),
         (Use::TimeSliced, _) => together(&free, wanted, Taking::Best, |index| gpus[*index].site.clone()),

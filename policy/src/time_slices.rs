@@ -14,10 +14,13 @@ const EXCHANGE_US: u64 = 200;
 const MOST_EXCHANGED_PERMILLE: u64 = 50;
 /// The longest slice: somebody else waits for so long.
 const LONGEST_US: u64 = 50_000;
-/// The least weight: of whom nothing was promised.
-const LEAST_PERMILLE: u64 = 10;
+/// What those that were promised nothing have together at least, in millionths of a GPU.
+const LEAST_PPM: u64 = 10_000;
+/// What each of them has at least, however many they are.
+const LEAST_EACH_PPM: u64 = 1_000;
 /// A whole GPU, in permille.
 const WHOLE_PERMILLE: u64 = 1000;
+const PPM_PER_PERMILLE: u64 = 1000;
 
 /// One tenant of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,19 +31,26 @@ pub struct Tenant {
     pub groups: u32,
 }
 
+/// The weight of each tenant in a round, in millionths of a GPU. What nobody was promised is divided among those that were promised
+/// nothing. Where all was promised they have a hundredth together, and more only when there are more than ten of them.
+fn weights(tenants: &[Tenant]) -> Vec<u64> {
+    let unpromised = tenants.iter().filter(|tenant| tenant.share_permille == 0).count() as u64;
+    let promised: u64 = tenants.iter().map(|tenant| u64::from(tenant.share_permille)).sum();
+    let rest = (WHOLE_PERMILLE.saturating_sub(promised) * PPM_PER_PERMILLE).max(LEAST_PPM);
+    let each = rest.checked_div(unpromised).unwrap_or(0).max(LEAST_EACH_PPM);
+    let weight = |tenant: &Tenant| match tenant.share_permille {
+        0 => each,
+        permille => u64::from(permille) * PPM_PER_PERMILLE,
+    };
+    tenants.iter().map(weight).collect()
+}
+
 /// The time slice of each channel group of each tenant, in microseconds, in their order.
 ///
 /// What nobody was promised is divided among those that were promised nothing, so a promise holds whoever else is there.
 #[must_use]
 pub fn time_slices_us(tenants: &[Tenant]) -> Vec<u64> {
-    let unpromised = tenants.iter().filter(|tenant| tenant.share_permille == 0).count() as u64;
-    let promised: u64 = tenants.iter().map(|tenant| u64::from(tenant.share_permille)).sum();
-    let rest = WHOLE_PERMILLE.saturating_sub(promised).checked_div(unpromised).unwrap_or(0).max(LEAST_PERMILLE);
-    let weight = |tenant: &Tenant| match tenant.share_permille {
-        0 => rest,
-        permille => u64::from(permille),
-    };
-    let weights: Vec<u64> = tenants.iter().map(weight).collect();
+    let weights = weights(tenants);
     let (Some(least), Some(most)) = (weights.iter().min(), weights.iter().max()) else { return Vec::new() };
     let sum: u64 = weights.iter().sum();
     // A round is longer where the least tenant's part of the usual one would be too short. How many groups it has is its own
@@ -54,13 +64,17 @@ pub fn time_slices_us(tenants: &[Tenant]) -> Vec<u64> {
 }
 
 /// Whether slices as [`time_slices_us`] gives them keep the shares. Each channel group takes a turn, and each turn an exchange:
-/// a tenant with many of them takes that much more than its part from everybody.
+/// a tenant with many of them takes that much more than its part from everybody. So do many that were promised nothing, by what each
+/// of them has at least.
 #[must_use]
 pub fn are_kept(tenants: &[Tenant], slices_us: &[u64]) -> bool {
     let turns = || tenants.iter().map(|tenant| u64::from(tenant.groups.max(1)));
     let round_us: u64 = turns().zip(slices_us).map(|(groups, us)| groups * us).sum();
     let more: u64 = turns().map(|groups| groups - 1).sum();
-    more * EXCHANGE_US * WHOLE_PERMILLE <= round_us * MOST_EXCHANGED_PERMILLE
+    let has_promised = tenants.iter().any(|tenant| tenant.share_permille > 0);
+    let sum: u64 = weights(tenants).iter().sum();
+    let is_diluted = has_promised && sum > WHOLE_PERMILLE * PPM_PER_PERMILLE + LEAST_PPM;
+    !is_diluted && more * EXCHANGE_US * WHOLE_PERMILLE <= round_us * MOST_EXCHANGED_PERMILLE
 }
 
 #[cfg(test)]
@@ -116,5 +130,23 @@ mod tests {
         assert!(full[0] > 30 * full[1], "{full:?}");
         assert_eq!(slices(&[(0, 1), (0, 1)]), [16_000, 16_000]);
         assert!(slices(&[]).is_empty());
+    }
+
+    #[test]
+    fn however_many_were_promised_nothing_they_take_next_to_nothing_of_what_was_promised() {
+        let beside = |promised: u16, others: usize| -> (u64, bool) {
+            let tenants = [promised].into_iter().chain(vec![0; others]);
+            let tenants: Vec<Tenant> = tenants.map(|share_permille| Tenant { share_permille, groups: 1 }).collect();
+            let slices_us = time_slices_us(&tenants);
+            (slices_us[0] * 1000 / slices_us.iter().sum::<u64>(), are_kept(&tenants, &slices_us))
+        };
+        assert_eq!(
+            [1, 10].map(|others| beside(1000, others)),
+            [(990, true); 2],
+            "a hundredth for all of them together"
+        );
+        assert_eq!(beside(1000, 50), (952, false), "a thousandth for each, and it is not said that shares are kept");
+        assert_eq!(beside(900, 50), (900, true), "of a tenth each has its part");
+        assert!(!beside(980, 40).1);
     }
 }

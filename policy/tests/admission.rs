@@ -310,6 +310,24 @@ fn fractions_of_time_slices_are_sold_once_and_bind_nobody_who_wants_none() {
     assert!(to(1000).is_ok() && to(300).is_ok());
 }
 
+/// Time slices go where there are some, but not where others were promised next to all of that GPU's time.
+#[test]
+fn who_wants_no_fraction_goes_where_some_time_is_left_for_it() {
+    let beside = |leased: &[(u16, u32)]| -> Result<usize, Refusal> {
+        let one = |(index, (leased, time_sliced)): (usize, &(u16, u32))| GpuCapacity {
+            users: Users { time_sliced: *time_sliced, ..Users::default() },
+            ..gpu(&index.to_string(), *leased, 0)
+        };
+        let gpus: Vec<GpuCapacity> = leased.iter().enumerate().map(one).collect();
+        index(place(&gpus, &Demand { usage: Use::TimeSliced, ..demand(0, MemoryDemand::Absent) }))
+    };
+    assert_eq!(beside(&[(1000, 2), (0, 0)]), Ok(1), "nothing is left on the first");
+    assert_eq!(beside(&[(900, 4), (500, 1)]), Ok(1), "a fiftieth is left there");
+    assert_eq!(beside(&[(900, 1), (0, 0)]), Ok(0), "a part of a tenth, and the other one stays whole");
+    assert_eq!(beside(&[(0, 30), (0, 1)]), Ok(0), "where nobody was promised anything all have the same");
+    assert_eq!(beside(&[(1000, 2), (980, 1)]), Ok(0), "nothing anywhere: as ever");
+}
+
 /// And memory only where the driver keeps it.
 #[test]
 fn memory_of_time_slices_is_sold_once_and_binds_nobody_who_wants_none() {
