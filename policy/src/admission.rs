@@ -73,6 +73,8 @@ pub struct Users {
     pub mps_of_others: u32,
     /// MPS servers that take nobody in after a fault.
     pub mps_faulted: u32,
+    /// MPS servers that who asks could join, with as many leases as a server can have clients.
+    pub mps_full: u32,
     /// The set of GPUs of the MPS daemon of who asks that it is in: the place of the set's first GPU among all. A lease is on
     /// all of a set or on none of it.
     pub mps_set: Option<usize>,
@@ -91,12 +93,14 @@ impl Users {
         let mps_of_others =
             (self.mps_of_others > 0).then_some("an MPS server of another team or user, or of another number of GPUs");
         let mps_faulted = (self.mps_faulted > 0).then_some("an MPS server that takes nobody in after a fault");
+        let mps_full =
+            (self.mps_full > 0).then_some("an MPS server with as many containers as it can have clients (48)");
         let outside = (self.outside > 0).then_some("processes without a lease");
         match wanted {
             Use::Sliced => whole.or(time_sliced).or(mps),
             Use::Whole => whole.or(sliced).or(time_sliced).or(mps).or(outside),
             Use::TimeSliced => whole.or(sliced).or(mps),
-            Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others).or(mps_faulted),
+            Use::Mps => whole.or(sliced).or(time_sliced).or(mps_of_others).or(mps_faulted).or(mps_full),
         }
     }
 
@@ -107,7 +111,9 @@ impl Users {
             Use::Sliced => &[self.whole, self.time_sliced, self.mps],
             Use::Whole => &[self.whole, self.sliced, self.time_sliced, self.mps, self.outside],
             Use::TimeSliced => &[self.whole, self.sliced, self.mps],
-            Use::Mps => &[self.whole, self.sliced, self.time_sliced, self.mps_of_others, self.mps_faulted],
+            Use::Mps => {
+                &[self.whole, self.sliced, self.time_sliced, self.mps_of_others, self.mps_faulted, self.mps_full]
+            }
         };
         numbers.iter().fold(0, |sum, number| sum.saturating_add(*number))
     }

@@ -191,6 +191,7 @@ impl Load {
                 mps: a.mps.max(b.mps),
                 mps_of_others: a.mps_of_others.max(b.mps_of_others),
                 mps_faulted: a.mps_faulted.max(b.mps_faulted),
+                mps_full: a.mps_full.max(b.mps_full),
                 mps_set: a.mps_set.or(b.mps_set),
                 outside: a.outside.max(b.outside),
             },

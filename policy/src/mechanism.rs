@@ -25,7 +25,7 @@ pub use choose::{Choice, Decision, RowOutcome, choose};
 pub use compute_mode::ComputeMode;
 pub use gates::{GATES, Gate, Phase};
 pub use host::{Gpu, Host, MigInstance, MigState, Pool};
-pub use mps::{MpsLimits, active_thread_percent};
+pub use mps::{MPS_CLIENTS, MPS_SERVER_BYTES, MpsLimits, active_thread_percent};
 pub use serve::{COARSE_BURST_US, Place};
 pub use suitable::{Suitable, words};
 pub(crate) use table::{BUSY_PERMILLE, NEARLY_WHOLE_PERMILLE};

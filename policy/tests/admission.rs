@@ -357,12 +357,17 @@ fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu
     let in_a_fault = Users { mps_faulted: 1, ..own };
     assert_eq!(own.in_the_way_of(Use::Mps), None);
     assert_eq!(in_a_fault.in_the_way_of(Use::Mps), Some("an MPS server that takes nobody in after a fault"));
+    let full = Users { mps: 48, mps_full: 1, ..own };
+    let whole = with("full", full, 480);
+    assert_eq!(full.number_in_the_way_of(Use::Mps), 1);
+    assert_eq!(full.in_the_way_of(Use::Mps), Some("an MPS server with as many containers as it can have clients (48)"));
     let others = Users { mps: 1, mps_of_others: 1, ..Users::default() };
     let asked = |fraction, gpus| Demand { usage: Use::Mps, gpus, ..demand(fraction, MemoryDemand::Bytes(GIB)) };
     let gpus = [with("free", Users::default(), 0), with("others", others, 300), with("own", own, 600)];
     let indices = |demand| place(&gpus, &demand).map(|placed| placed.indices);
     assert_eq!(indices(asked(400, 1)), Ok(vec![2]), "to its own, where the least is left");
     assert_eq!(indices(asked(500, 1)), Ok(vec![0]));
+    assert!(matches!(place(&[whole], &asked(10, 1)), Err(Refusal::Taken { free: 0, .. })), "a client too many");
     assert_eq!(
         indices(asked(500, 2)).unwrap_err().best_share_permille(),
         400,

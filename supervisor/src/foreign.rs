@@ -4,6 +4,8 @@
 //! have died and the driver is not done with them: the cap is promised in any case, and counting their bytes beside it
 //! would refuse room that there is. What a lease holds beyond its cap is foreign, as is everything of other processes; to
 //! that lease alone it is none, so that a cap which was lowered by mistake can be raised again.
+//!
+//! What gpool's own MPS servers hold is kept for them already, since nobody who is under them is promised it.
 
 use crate::cgroup;
 use crate::device::Occupancy;
@@ -11,6 +13,7 @@ use crate::gpu_tests;
 use crate::lease::Leases;
 use crate::procfs::{self, ProcessName, is_same};
 use gpool_policy::TenantId;
+use gpool_policy::mechanism::MPS_SERVER_BYTES;
 use gpool_protocol::HostPid;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
@@ -36,6 +39,7 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     let is_passing = |pid: HostPid| procfs::is_own_child(pid) || leases.gpu_tests.has(pid);
     let tried = occupancy.by_process.iter().filter(|(pid, _)| is_passing(**pid));
     let tried_bytes: u64 = tried.map(|(_, bytes)| bytes).sum();
+    let server_bytes = kept_for_servers(&occupancy.by_process, |pid| leases.groups.has_process(pid));
     let held = held_by(&promises, &occupancy.by_process, owner);
     // A change reads both figures below, and must not see one of them from before.
     let mut book = leases.book();
@@ -44,7 +48,7 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
         let lease = promise.tenant.and_then(|tenant| book.of_tenant(tenant));
         promise.cap_bytes = lease.map_or(promise.cap_bytes, |lease| lease.record.promised_bytes());
     }
-    let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes);
+    let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes).saturating_add(server_bytes);
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
     // What NVML attributes to nobody is the driver's own and foreign too.
     leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);
@@ -107,6 +111,12 @@ fn held_by(
     held
 }
 
+/// What MPS servers hold of what is kept for them. More than that is foreign as anything else.
+fn kept_for_servers(by_process: &BTreeMap<HostPid, u64>, is_server: impl Fn(HostPid) -> bool) -> u64 {
+    let theirs = by_process.iter().filter(|(pid, _)| is_server(**pid)).map(|(_, bytes)| *bytes);
+    theirs.fold(0, u64::saturating_add).min(MPS_SERVER_BYTES)
+}
+
 fn within_promises(promises: &[Promise], held: &[u64]) -> u64 {
     let capped = held.iter().zip(promises).map(|(held, promise)| (*held).min(promise.cap_bytes));
     capped.fold(0, u64::saturating_add)
@@ -149,6 +159,10 @@ mod tests {
         assert_eq!((held.as_slice(), within_promises(&promises, &held)), ([7, 25].as_slice(), 7 + 10));
         let nobody = BTreeMap::from([(HostPid(9), u64::MAX)]);
         assert_eq!(within_promises(&promises, &held_by(&promises, &nobody, owner)), 0);
+        let servers =
+            |held_bytes| kept_for_servers(&BTreeMap::from([(HostPid(9), held_bytes)]), |pid| pid == HostPid(9));
+        assert_eq!([32 << 20, 1 << 30].map(servers), [32 << 20, MPS_SERVER_BYTES], "a server has what is kept for it");
+        assert_eq!(kept_for_servers(&by_process, |_| false), 0);
         let huge = BTreeMap::from([(HostPid(1), u64::MAX), (HostPid(2), 1)]);
         assert_eq!(within_promises(&promises, &held_by(&promises, &huge, owner)), 10);
     }

@@ -10,6 +10,14 @@ pub fn active_thread_percent(fraction_permille: u16) -> u8 {
     u8::try_from(percent.clamp(1, 100)).unwrap_or(100)
 }
 
+/// No server has more clients on a GPU, as NVIDIA's documentation of MPS says of Volta and later. Some newer drivers take more;
+/// a client that they all take in is what is promised.
+pub const MPS_CLIENTS: usize = 48;
+
+/// What is kept of each GPU for its MPS server: what its clients can have is the rest, and fractions are of that, before the server
+/// runs and while it does. The simulated one holds 32 MiB; NVIDIA's is said to hold about as much.
+pub const MPS_SERVER_BYTES: u64 = 64 << 20;
+
 /// What one container of an MPS server has, or the server gives to any client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MpsLimits {

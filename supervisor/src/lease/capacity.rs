@@ -7,6 +7,7 @@ use super::record::Record;
 use crate::device::Gpu;
 use crate::mps::Domain;
 use gpool_policy::admission::{GpuCapacity, Site, Users};
+use gpool_policy::mechanism::{MPS_CLIENTS, MPS_SERVER_BYTES};
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism};
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
@@ -66,7 +67,8 @@ pub fn capacities(
 
 /// Notes on each GPU how its leases under MPS servers stand to a new one of `domain` on `count` GPUs: which set of GPUs they
 /// share with it, and how many it cannot join. Those are the ones of other domains, and those on more or fewer GPUs, beside
-/// which it would have a server of its own. The place of `kept` binds nobody.
+/// which it would have a server of its own. The place of `kept` binds nobody. What the server itself needs of the memory is nobody's
+/// who is under it, whether it runs yet or not: fractions of the memory are of the rest, so that all of them can be had.
 pub fn note_mps_servers(
     capacities: &mut [GpuCapacity],
     (gpus, book): (&[Gpu], &Book),
@@ -84,6 +86,9 @@ pub fn note_mps_servers(
         // Two daemons on one GPU are of a supervisor that did not look: nobody joins either.
         let is_torn = sets.len() > 1;
         capacity.users.mps_of_others = (others.len() + if is_torn { own.len() } else { 0 }) as u32;
+        // Each of them has one client at least.
+        capacity.users.mps_full = (own.len() >= MPS_CLIENTS).into();
+        capacity.memory_total_bytes = capacity.memory_total_bytes.saturating_sub(MPS_SERVER_BYTES);
         capacity.users.mps_set = sets.first().filter(|_| !is_torn).and_then(|set| set.first().copied());
     }
 }
@@ -116,6 +121,7 @@ mod tests {
     use super::super::record::sample;
     use super::super::taken::{RevocationRecord, Taking};
     use super::*;
+    use gpool_policy::admission::{Demand, MemoryDemand, Refusal, Use, place};
     use gpool_protocol::Priority;
     use std::time::Instant;
 
@@ -171,6 +177,38 @@ mod tests {
         assert_eq!([seen[0].users.mps_set, seen[1].users.mps_set], [None, Some(1)]);
         note_mps_servers(&mut seen, (&gpus, &book), (&own, 2), None);
         assert_eq!(users(&seen), [(0, 0), (3, 3)], "on two GPUs it would have a server beside its own on one");
+    }
+
+    #[test]
+    fn under_a_server_all_fractions_are_of_what_its_clients_can_have_and_it_has_no_more_clients_than_it_can() {
+        let own = Domain { team: "vision".into(), uid: 0 };
+        let gpus = [Gpu::sample(0)];
+        let demand = Demand {
+            fraction_permille: 500,
+            memory: MemoryDemand::Absent,
+            priority: gpool_policy::slice::Priority::Guaranteed,
+            gpus: 1,
+            usage: Use::Mps,
+        };
+        let under = |records: Vec<Record>| {
+            let book = Book { stranded: records, ..Book::default() };
+            let mut seen = capacities(&gpus, &[], &[], &book, None);
+            note_mps_servers(&mut seen, (&gpus, &book), (&own, 1), None);
+            place(&seen, &demand).map(|placed| placed.memory_bytes)
+        };
+        let of = |memory_cap_bytes, fraction_permille| {
+            let mut record = sample();
+            (record.gpu_uuid, record.mechanism, record.mps_domain) =
+                (gpus[0].uuid.clone(), Mechanism::Mps, Some(own.clone()));
+            Record { memory_cap_bytes, fraction_permille, ..record }
+        };
+        let half = (gpus[0].memory_total_bytes - MPS_SERVER_BYTES) / 2;
+        assert_eq!(under(Vec::new()), Ok(half), "before its server runs");
+        assert_eq!(under(vec![of(half, 500)]), Ok(half), "and the last one");
+        assert_eq!(under(vec![of(1, 10); MPS_CLIENTS - 1]), Ok(half));
+        let refused = under(vec![of(1, 10); MPS_CLIENTS]);
+        let is_full = |who: &str| who.contains("as many containers as it can have clients");
+        assert!(matches!(&refused, Err(Refusal::Taken { taken, .. }) if is_full(taken[0].1)), "{refused:?}");
     }
 
     #[test]
