@@ -62,6 +62,25 @@ pub fn meaning(number: u64) -> Meaning {
     Meaning { fault, words }
 }
 
+/// Whether the Xid `number` says of a program under an MPS server that the work of all under it is lost: as NVIDIA's documentation of
+/// MPS has it, the clients on a GPU share a fatal fault. What follows another fault says that of none.
+#[must_use]
+pub fn ends_all_of_its_server(number: u64) -> bool {
+    matches!(meaning(number).fault, Fault::Program | Fault::Contained) && !follows(number)
+}
+
+/// What the Xid `number` says of a GPU whose programs are under an MPS server.
+#[must_use]
+pub fn words_under_mps(number: u64) -> String {
+    let its = meaning(number);
+    if !ends_all_of_its_server(number) {
+        return its.words.to_owned();
+    }
+    // Nobody is ended alone there.
+    let cause = if its.fault == Fault::Contained { "memory has failed" } else { its.words };
+    format!("{cause}, which ends the work of all under its MPS server")
+}
+
 /// The numbers after which a GPU takes no new leases where nothing else is said: those of the device's own faults.
 pub fn of_the_device() -> impl Iterator<Item = u64> {
     KNOWN.iter().filter(|(_, fault, _)| *fault == Fault::Device).map(|(number, ..)| *number)
@@ -142,6 +161,17 @@ mod tests {
             (0..500).all(|at_s| !its.note(0, at_s * ONE_NS)) && its.0.len() < CONTAINED_MOST,
             "never, and not for ever more"
         );
+    }
+
+    #[test]
+    fn under_an_mps_server_no_fault_of_a_program_is_said_to_end_that_one_alone() {
+        assert_eq!(
+            words_under_mps(31),
+            "a program has used an address that is not its, which ends the work of all under its MPS server"
+        );
+        assert_eq!(words_under_mps(94), "memory has failed, which ends the work of all under its MPS server");
+        assert_eq!([45, 79].map(words_under_mps), [45, 79].map(|number| meaning(number).words.to_owned()));
+        assert!([43, 45, 79, 4711].iter().all(|number| !ends_all_of_its_server(*number)));
     }
 
     #[test]

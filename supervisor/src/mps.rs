@@ -8,6 +8,7 @@
 mod clients;
 mod control;
 mod daemon;
+mod died;
 mod fault;
 mod group;
 mod join;
@@ -17,6 +18,7 @@ mod watch;
 
 pub use control::ended_within;
 pub use daemon::{become_daemon, starts_detached};
+pub use fault::note_xid;
 pub use group::{Domain, GroupRecord, Groups};
 pub use join::edits;
 pub use termination::terminate_clients;

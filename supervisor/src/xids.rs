@@ -9,10 +9,11 @@ use crate::drains;
 use crate::events::About;
 use crate::gpu_failures;
 use crate::lease::Leases;
+use crate::mps;
 use crate::state_file::StateFile;
 use crate::watchers::PAUSE_PERIOD;
 use gpool_policy::repetition::Repetition;
-use gpool_policy::xid::{Contained, Fault, ends_all, follows, meaning};
+use gpool_policy::xid::{Contained, Fault, ends_all, ends_all_of_its_server, follows, meaning, words_under_mps};
 use gpool_protocol::{EventKind, GpuUuid};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -171,8 +172,13 @@ fn watch_one(leases: &Leases, board: &Gpu, tell: &Sender<(Gpu, u64)>) {
 /// Takes one that the driver has told.
 fn note(leases: &Leases, board: &Gpu, number: u64) {
     let on_it = on_it(leases, board);
+    let is_under_mps = leases.groups.serve(&board.uuid);
     if let Some(count) = leases.xids.count(&board.uuid, number, clock::now_ns()) {
-        leases.events.note(EventKind::GpuXid, about(&on_it), message(board, number, count, &on_it));
+        let message = message(board, (number, is_under_mps), count, &on_it);
+        leases.events.note(EventKind::GpuXid, about(&on_it), message);
+    }
+    if is_under_mps && ends_all_of_its_server(number) {
+        mps::note_xid(leases, &board.uuid, &format!("Xid {number}, {}", words_under_mps(number)));
     }
     let (health, its) = (leases.configuration().health.clone(), meaning(number));
     let unix_ns = clock::unix_ms().saturating_mul(NS_PER_MS);
@@ -209,11 +215,12 @@ pub fn on_it(leases: &Leases, board: &Gpu) -> Vec<About> {
     there.filter(|lease| lease.uses_gpus()).map(|lease| crate::lease::about(&lease.record, None)).collect()
 }
 
-fn message(board: &Gpu, number: u64, count: u64, on_it: &[About]) -> String {
+fn message(board: &Gpu, (number, is_under_mps): (u64, bool), count: u64, on_it: &[About]) -> String {
     let its = meaning(number);
+    let words = if is_under_mps { words_under_mps(number) } else { its.words.to_owned() };
     let often = if count > 1 { format!(", {count} times since it was told") } else { String::new() };
     let whose = whose(its.fault, on_it);
-    format!("GPU {} ({}) has told of Xid {number}{often}: {}; {whose}", board.index, board.uuid, its.words)
+    format!("GPU {} ({}) has told of Xid {number}{often}: {words}; {whose}", board.index, board.uuid)
 }
 
 /// Who was on a GPU on which there was such a fault, as the end of a sentence.
@@ -244,7 +251,7 @@ mod tests {
         let on_it = |ids: &[&str]| -> Vec<About> {
             ids.iter().map(|id| About { container_id: Some(ContainerId((*id).into())), ..About::default() }).collect()
         };
-        let said = |number, count, ids: &[&str]| message(&Gpu::sample(1), number, count, &on_it(ids));
+        let said = |number, count, ids: &[&str]| message(&Gpu::sample(1), (number, false), count, &on_it(ids));
         let want = "GPU 1 (GPU-1) has told of Xid 31: a program has used an address that is not its; the only container on it is a";
         assert_eq!(said(31, 1, &["a"]), want);
         assert!(
@@ -252,6 +259,9 @@ mod tests {
                 .ends_with("Xid 79, 3 times since it was told: it has fallen off its bus; on it are a, b")
         );
         assert!(said(13, 1, &["a", "b", "c", "d", "e", "f"]).ends_with("on it are a, b, c, d and 2 more"));
+        let under_mps = message(&Gpu::sample(1), (94, true), 1, &on_it(&["a", "b"]));
+        let want = "Xid 94: memory has failed, which ends the work of all under its MPS server; on it are a, b";
+        assert!(under_mps.ends_with(want), "{under_mps}");
         assert!(said(79, 1, &[]).ends_with("no container uses it") && said(79, 1, &["a"]).ends_with("a is on it"));
     }
 

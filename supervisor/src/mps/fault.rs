@@ -3,13 +3,17 @@
 //! told and marked; nobody else can put an end to it.
 
 use super::control::{Control, ServerState};
-use super::group::{Domain, Group};
+use super::died::clients_in;
+use super::group::{Domain, Group, Groups};
 use super::join::list;
 use crate::cgroup;
 use crate::lease::{Book, Leases, about};
-use gpool_protocol::{ErrorBody, ErrorCode, EventKind, HostPid, LeaseFault, LeaseId, LeaseState};
-use std::collections::BTreeSet;
-use std::time::Instant;
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseFault, LeaseId, LeaseState};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+/// One fault is told once, by whichever way it is heard of first: several Xids, and what the daemon says.
+const ONE_FAULT: Duration = Duration::from_secs(10);
 
 /// The server of the group `id` is in the state `state` and has these clients. Those of its leases whose programs keep it from
 /// taking others in are marked and told, each once.
@@ -18,10 +22,10 @@ pub fn note_state(leases: &Leases, id: &str, state: ServerState, clients: &BTree
     let reached = if state == ServerState::Fault { reached(leases, id, clients) } else { BTreeSet::new() };
     let run_dir = leases.configuration().paths.run_dir.clone();
     let mut book = leases.book();
-    let Some((server, gpus, was_faulted)) = change(leases, id, |group| {
+    let Some((server, gpus, was_faulted, mut told)) = change(leases, id, |group| {
         let was_faulted = group.is_faulted();
         group.state = Some(state);
-        (group.record.server, list(&group.record.gpus), was_faulted)
+        (group.record.server, list(&group.record.gpus), was_faulted, group.told_faults.clone())
     }) else {
         return;
     };
@@ -37,7 +41,7 @@ pub fn note_state(leases: &Leases, id: &str, state: ServerState, clients: &BTree
         if let Err(error) = lease.record.write(&run_dir) {
             log!("{error}");
         }
-        if is_reached {
+        if is_reached && is_news(&mut told, &lease.record.lease_id, Instant::now()) {
             let server = server.map_or_else(String::new, |server| format!(" (process {})", server.pid));
             let message = format!(
                 "{} has lost {gpus}: a fatal fault of a program has ended the work of all under its MPS server{server}, which \
@@ -47,11 +51,48 @@ pub fn note_state(leases: &Leases, id: &str, state: ServerState, clients: &BTree
             leases.events.note(EventKind::MpsServerFault, about(&lease.record, None), message);
         }
     }
+    change(leases, id, |group| group.told_faults = told);
     drop(book);
     if was_faulted && state != ServerState::Fault {
         log!("the MPS server of {id} takes clients in again");
         // Somebody may wait for that.
         leases.ended.notify_all();
+    }
+}
+
+/// The driver has told of a fault of a program on this board, which ends the work of all under its MPS server, if it has one: those that
+/// have clients are told. Programs that end at once do not keep the server from taking others in, and its daemon, which is asked once a
+/// second, says nothing of it then.
+pub fn note_xid(leases: &Leases, board: &GpuUuid, cause: &str) {
+    let (book, now) = (leases.book(), Instant::now());
+    let mut groups = leases.groups.all();
+    let is_there = |group: &&mut Group| group.record.gpus.contains(board) && group.is_alive();
+    for group in groups.iter_mut().filter(is_there) {
+        let its = book.leases.values().filter(|lease| lease.record.mps_group.as_deref() == Some(&group.record.id));
+        let its = its.filter(|lease| lease.state == LeaseState::Active && lease.record.fault.is_none());
+        for record in its.map(|lease| &lease.record) {
+            let has_clients = !clients_in(&group.seats, record.cgroup.as_deref()).is_empty();
+            // Where none is known all are under suspicion.
+            let is_reached = has_clients || group.seats.is_empty();
+            if !is_reached || !is_news(&mut group.told_faults, &record.lease_id, now) {
+                continue;
+            }
+            let message = format!(
+                "{} has lost {}: {cause}; start anew what has ended in the container",
+                record.container_id.short(),
+                list(&group.record.gpus),
+            );
+            leases.events.note(EventKind::MpsServerFault, about(record, None), message);
+        }
+    }
+}
+
+/// Whether nobody has told a lease of a fault a moment ago; it counts as told from now on.
+fn is_news(told: &mut BTreeMap<LeaseId, Instant>, lease: &LeaseId, now: Instant) -> bool {
+    told.retain(|_, at| now.saturating_duration_since(*at) < ONE_FAULT);
+    match told.contains_key(lease) {
+        true => false,
+        false => told.insert(lease.clone(), now).is_none(),
     }
 }
 
@@ -74,6 +115,13 @@ fn reached(leases: &Leases, id: &str, clients: &BTreeSet<HostPid>) -> BTreeSet<L
         .map(|(lease, _)| lease.clone())
         .collect();
     if named.is_empty() { all.into_iter().map(|(lease, _)| lease).collect() } else { named }
+}
+
+impl Groups {
+    /// Whether programs on this board are under an MPS server.
+    pub fn serve(&self, board: &GpuUuid) -> bool {
+        self.all().iter().any(|group| group.record.gpus.contains(board) && group.is_alive())
+    }
 }
 
 impl Leases {
@@ -137,4 +185,19 @@ fn sentence(book: &Book, group: &Group) -> String {
         group.record.domain.uid,
         list(&group.record.gpus),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_fault_is_told_once_however_it_is_heard_of() {
+        let (mut told, now) = (BTreeMap::new(), Instant::now());
+        let [one, other] = ["01", "02"].map(|id| LeaseId(id.into()));
+        let at = |seconds| now + Duration::from_secs(seconds);
+        assert!(is_news(&mut told, &one, now) && !is_news(&mut told, &one, at(9)), "of the Xid, then of the daemon");
+        assert!(is_news(&mut told, &other, at(9)), "of another one nobody has told");
+        assert!(is_news(&mut told, &one, at(10)) && told.len() == 2, "the next fault");
+    }
 }

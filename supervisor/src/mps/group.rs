@@ -2,12 +2,13 @@
 
 use super::clients::{Clients, Silence};
 use super::control::ServerState;
+use super::died::{Loss, Seat};
 use crate::lease::{let_search, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
-use gpool_protocol::{GpuUuid, HostPid};
+use gpool_protocol::{GpuUuid, HostPid, LeaseId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, DirBuilder, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
@@ -176,6 +177,12 @@ pub struct Group {
     pub child: Option<Child>,
     /// The server's clients; none while nobody can tell.
     pub clients: Option<Clients>,
+    /// Where those are, as far as they could be found.
+    pub seats: BTreeMap<HostPid, Seat>,
+    /// What leases lost with a server that has ended.
+    pub losses: BTreeMap<LeaseId, Loss>,
+    /// When a fault of a program was last told of each lease.
+    pub told_faults: BTreeMap<LeaseId, Instant>,
     /// How long the daemon has not answered.
     pub silence: Silence,
     /// Its processes that were told to end, each with the time until which that may take.
@@ -194,6 +201,9 @@ impl Group {
             limits: None,
             child: None,
             clients: None,
+            seats: BTreeMap::new(),
+            losses: BTreeMap::new(),
+            told_faults: BTreeMap::new(),
             silence: Silence::default(),
             leaving: Vec::new(),
         }

@@ -5,10 +5,10 @@ use super::daemon;
 use super::group::{Domain, Group, GroupRecord, Stage, Turn, folder_of, shared_of};
 use crate::device::DriverFiles;
 use crate::events::About;
-use crate::lease::{Leases, Record, failed};
+use crate::lease::{Book, Leases, Record, failed};
 use crate::procfs::WatchedProcess;
 use gpool_policy::mechanism::{MpsLimits, active_thread_percent};
-use gpool_protocol::{Edit, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseRequest};
+use gpool_protocol::{Class, Edit, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseRequest};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -98,13 +98,9 @@ impl Leases {
     /// Tells a daemon what its server has to give, unless it was told that last.
     fn give_limits(&self, run_dir: &Path, program: &Path, id: &str, told: Option<MpsLimits>) -> io::Result<MpsLimits> {
         // Looked up now that it is this thread's turn: leases that come later are told of after it.
-        let (wanted, gpus) = {
-            let book = self.book();
-            let all = || book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
-            let its = || all().filter(|its| its.mps_group.as_deref() == Some(id));
-            (MpsLimits::of_server(its().map(limits_of)), its().map(|its| its.gpus().len()).max().unwrap_or(0))
-        };
+        let wanted = limits_wanted(&self.book(), id);
         // Without a lease there is nobody to give anything to.
+        let (wanted, gpus) = wanted.unwrap_or_default();
         if told != Some(wanted) && gpus > 0 {
             Control::of(program, run_dir, id).hasty().set_limits(wanted, gpus)?;
         }
@@ -213,6 +209,20 @@ fn limits_of(record: &Record) -> MpsLimits {
     MpsLimits { percent: active_thread_percent(record.fraction_permille), memory_bytes: record.memory_cap_bytes }
 }
 
+/// What the server of the group `id` has to give, and on how many GPUs; none without a lease.
+pub fn limits_wanted(book: &Book, id: &str) -> Option<(MpsLimits, usize)> {
+    let all = || book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+    let its = || all().filter(|its| its.mps_group.as_deref() == Some(id));
+    let gpus = its().map(|its| its.gpus().len()).max()?;
+    Some((MpsLimits::of_server(its().map(limits_of)), gpus))
+}
+
+/// As NVIDIA's documentation of MPS has it: 0 is normal, 1 below that. Whose answers somebody waits for comes before the others of its
+/// server.
+fn client_priority(class: Class) -> &'static str {
+    if class == Class::Latency { "0" } else { "1" }
+}
+
 /// GPUs in a sentence.
 pub fn list(gpus: &[GpuUuid]) -> String {
     gpus.iter().map(|gpu| gpu.0.as_str()).collect::<Vec<_>>().join(", ")
@@ -243,6 +253,7 @@ pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
         env("CUDA_MPS_LOG_DIRECTORY", format!("{CONTAINER_DIR}/log")),
         env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", limits.percent.to_string()),
         env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", pinned.join(",")),
+        env("CUDA_MPS_CLIENT_PRIORITY", client_priority(record.class).to_owned()),
         // Clients number devices as their server does.
         env("CUDA_VISIBLE_DEVICES", uuids.join(",")),
     ]
@@ -252,6 +263,24 @@ pub fn edits(run_dir: &Path, id: &str, record: &Record) -> Vec<Edit> {
 mod tests {
     use super::*;
     use gpool_protocol::Mechanism;
+
+    #[test]
+    fn a_server_gives_less_when_its_largest_container_has_ended() {
+        let of = |group: &str, fraction_permille, gib: u64| -> Record {
+            let record: Record = serde_json::from_value(serde_json::json!({
+                "boot_id": "b", "lease_id": "01", "container_id": "c", "gpu_uuid": "GPU-1", "fraction_permille": fraction_permille,
+                "memory_cap_bytes": gib << 30, "owner_uid": 0, "created_unix_ms": 1,
+            }))
+            .unwrap();
+            Record { mps_group: Some(group.into()), ..record }
+        };
+        let mut book = Book { stranded: vec![of("01", 300, 4), of("01", 500, 2), of("02", 900, 9)], ..Book::default() };
+        let wanted =
+            |book: &Book, id| limits_wanted(book, id).map(|(its, gpus)| (its.percent, its.memory_bytes >> 30, gpus));
+        assert_eq!(wanted(&book, "01"), Some((60, 4, 1)));
+        book.stranded.remove(1);
+        assert_eq!((wanted(&book, "01"), wanted(&book, "03")), (Some((36, 4, 1)), None));
+    }
 
     #[test]
     fn a_container_is_told_its_part_of_each_gpu() {
@@ -271,6 +300,8 @@ mod tests {
         assert_eq!(env("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"), Some("36"));
         assert_eq!(env("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"), Some("0=4096M,1=4096M"));
         assert_eq!(env("CUDA_VISIBLE_DEVICES"), Some("GPU-1,GPU-2"));
+        assert_eq!(env("CUDA_MPS_CLIENT_PRIORITY"), Some("1"));
+        assert_eq!(client_priority(Class::Latency), "0", "before the others");
         assert_eq!(env("CUDA_MPS_PIPE_DIRECTORY"), Some("/dev/gpool/mps/pipe"));
         let is_shared = |edit: &Edit| {
             matches!(edit, Edit::Mount { source, destination, .. }

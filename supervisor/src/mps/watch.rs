@@ -4,9 +4,10 @@
 use super::clients::Clients;
 use super::control::{Control, was_not_asked};
 use super::daemon::{self, clear_away};
+use super::died::{Loss, clients_in, forgive};
 use super::fault::note_state;
 use super::group::{Group, GroupRecord, Stage, dir_of};
-use super::join::list;
+use super::join::{limits_wanted, list};
 use super::logs;
 use crate::cgroup;
 use crate::events::About;
@@ -15,6 +16,7 @@ use crate::lease::{Leases, about, mps_groups_used};
 use crate::procfs::WatchedProcess;
 use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -24,6 +26,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Timespec = Timespec { tv_sec: 0, tv_nsec: 300_000_000 };
 /// How often a daemon is asked for its server's clients.
 const CLIENTS_PERIOD: Duration = Duration::from_secs(1);
+/// How often a daemon is told what its server gives that was told otherwise.
+const LIMITS_PERIOD: Duration = Duration::from_secs(10);
 /// How long a daemon may take to end after it was told to; it ends clients that are left after a second.
 const STOP_PATIENCE: Duration = Duration::from_secs(4);
 /// How long the whole of it may take: what it says to the command, ending, and being ended by force.
@@ -70,6 +74,7 @@ pub fn take_over(leases: &Leases) {
 /// Watches for ever; runs on its own thread.
 pub fn watch(leases: &Leases) {
     let (mut uncut, mut unserved) = (Faults::default(), Faults::default());
+    let mut tried = BTreeMap::new();
     loop {
         let all: Vec<OwnedFd> = {
             let groups = leases.groups.all();
@@ -79,9 +84,11 @@ pub fn watch(leases: &Leases) {
         let mut waits: Vec<PollFd<'_>> = all.iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
         let _ = poll(&mut waits, Some(&PERIOD));
         note_deaths(leases);
+        forgive(leases);
         ensure_servers(leases, &mut unserved);
         note_clients(leases);
         cut_logs(leases, &mut uncut);
+        adjust_limits(leases, &mut tried);
         stop_unused(leases);
     }
 }
@@ -102,6 +109,9 @@ fn note_deaths(leases: &Leases) {
         let was_silent = group.silence.is_too_long(now);
         let served_nobody = group.clients.as_ref().is_some_and(Clients::are_none);
         let is_replaced = group.is_alive() && served_nobody;
+        // Of the clients of one that had not been asked for them yet nobody knows.
+        let seats = std::mem::take(&mut group.seats);
+        let are_known = group.is_alive() && group.clients.as_ref().is_some_and(|clients| clients.asked_at().is_some());
         group.clients = if has_ended(&group.daemon) {
             (group.record.daemon, group.daemon, group.record.has_ended) = (None, None, true);
             // It may have started a server of which it has never told.
@@ -129,14 +139,22 @@ fn note_deaths(leases: &Leases) {
             if lease.state == LeaseState::Pending {
                 continue;
             }
+            if are_known {
+                let lost = clients_in(&seats, lease.record.cgroup.as_deref());
+                // It has lost nothing: what it starts from now on is a client of the next server.
+                if lost.is_empty() {
+                    continue;
+                }
+                group.losses.insert(lease.record.lease_id.clone(), Loss::of(lost, now));
+            }
             lease.record.fault = Some(LeaseFault::MpsServerDied);
             if let Err(error) = lease.record.write(&run_dir) {
                 log!("{error}");
             }
             let why = if was_silent { "did not answer any more and was ended" } else { "has ended" };
+            let remedy = if are_known { "start them anew" } else { "start the container anew" };
             let message = format!(
-                "{} has lost {}: its MPS {who} {why}, and with it the work of all programs that it served; start the \
-                 container anew",
+                "{} has lost {}: its MPS {who} {why}, and with it the work of all programs that it served; {remedy}",
                 lease.record.container_id.short(),
                 list(&group.record.gpus),
             );
@@ -212,6 +230,11 @@ fn note_clients(leases: &Leases) {
             note_state(leases, &id, state, &clients.iter().copied().collect());
         }
         if let Some(group) = leases.groups.all().iter_mut().find(|group| group.record.id == id) {
+            // What is said of one that has ended meanwhile is not whom it had.
+            if group.server.as_ref().is_none_or(WatchedProcess::has_ended) {
+                continue;
+            }
+            group.seat(&clients);
             group.clients = Some(Clients::of_answer(since, clients));
         }
     }
@@ -246,6 +269,32 @@ fn cut_logs(leases: &Leases, uncut: &mut Faults<String>) {
     for id in ids {
         let cut = logs::cut(&run_dir, &id);
         uncut.note(id, &cut);
+    }
+}
+
+/// Has servers give less once their largest container has ended: a client without variables, and one that sets them anew, has what
+/// the server gives. `tried` has when that last failed.
+fn adjust_limits(leases: &Leases, tried: &mut BTreeMap<String, Instant>) {
+    let due: Vec<String> = {
+        let book = leases.book();
+        let groups = leases.groups.all();
+        let is_due = |group: &&Group| {
+            let wanted = limits_wanted(&book, &group.record.id).map(|(limits, _)| limits);
+            group.stage == Stage::Started && group.is_alive() && wanted.is_some() && group.limits != wanted
+        };
+        groups.iter().filter(is_due).map(|group| group.record.id.clone()).collect()
+    };
+    let now = Instant::now();
+    tried.retain(|_, at| now.saturating_duration_since(*at) < LIMITS_PERIOD);
+    for id in due {
+        if tried.contains_key(&id) {
+            continue;
+        }
+        // Where somebody else is busy with it he tells it. Nobody waits for this one.
+        if let Err(error) = leases.make_ready(&id, now) {
+            tried.insert(id.clone(), now);
+            log!("the MPS server of {id} may give more than its containers have: {}", error.message);
+        }
     }
 }
 
