@@ -172,6 +172,8 @@ pub enum EventKind {
     MpsServerDied,
     /// A fatal fault of a program has ended the work of all under its MPS server, which takes nobody in until they have ended.
     MpsServerFault,
+    /// The `/dev/shm` that containers under an MPS server share is nearly full, or the server has as many clients as it can have.
+    MpsLimit,
     /// It was tried whether a GPU's hardware keeps shares by time slices.
     TimeSlicesTried,
     /// A container has made its own time slices longer.
@@ -190,7 +192,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 60] = [
+    pub const ALL: [EventKind; 61] = [
         EventKind::SupervisorStarted,
         EventKind::SupervisorStalled,
         EventKind::LeaseGranted,
@@ -244,6 +246,7 @@ impl EventKind {
         EventKind::MpsStopped,
         EventKind::MpsServerDied,
         EventKind::MpsServerFault,
+        EventKind::MpsLimit,
         EventKind::TimeSlicesTried,
         EventKind::TimeSlicesChanged,
         EventKind::MemoryLimit,
@@ -275,6 +278,7 @@ impl EventKind {
             | EventKind::DriverReplaced
             | EventKind::MpsServerDied
             | EventKind::MpsServerFault
+            | EventKind::MpsLimit
             | EventKind::TimeSlicesChanged
             | EventKind::MemoryLimit
             | EventKind::MigNotApplied

@@ -13,6 +13,7 @@ mod fault;
 mod group;
 mod join;
 mod logs;
+mod room;
 mod termination;
 mod watch;
 

@@ -61,6 +61,11 @@ impl Clients {
         self.asked_at.is_some() && self.pids.is_empty() && self.ended.is_none()
     }
 
+    /// How many it said that there are.
+    pub fn count(&self) -> usize {
+        self.pids.len()
+    }
+
     /// When the daemon was asked last.
     pub fn asked_at(&self) -> Option<Instant> {
         self.asked_at

@@ -3,6 +3,7 @@
 use super::clients::{Clients, Silence};
 use super::control::ServerState;
 use super::died::{Loss, Seat};
+use super::room::Told;
 use crate::lease::{let_search, write_whole};
 use crate::procfs::{ProcessName, WatchedProcess};
 use gpool_policy::mechanism::MpsLimits;
@@ -183,6 +184,8 @@ pub struct Group {
     pub losses: BTreeMap<LeaseId, Loss>,
     /// When a fault of a program was last told of each lease.
     pub told_faults: BTreeMap<LeaseId, Instant>,
+    /// What it has run out of that was told.
+    pub told: Told,
     /// How long the daemon has not answered.
     pub silence: Silence,
     /// Its processes that were told to end, each with the time until which that may take.
@@ -204,6 +207,7 @@ impl Group {
             seats: BTreeMap::new(),
             losses: BTreeMap::new(),
             told_faults: BTreeMap::new(),
+            told: Told::default(),
             silence: Silence::default(),
             leaving: Vec::new(),
         }

@@ -8,7 +8,7 @@ use super::died::{Loss, clients_in, forgive};
 use super::fault::note_state;
 use super::group::{Group, GroupRecord, Stage, dir_of};
 use super::join::{limits_wanted, list};
-use super::logs;
+use super::{logs, room};
 use crate::cgroup;
 use crate::events::About;
 use crate::faults::Faults;
@@ -89,6 +89,7 @@ pub fn watch(leases: &Leases) {
         note_clients(leases);
         cut_logs(leases, &mut uncut);
         adjust_limits(leases, &mut tried);
+        room::note(leases);
         stop_unused(leases);
     }
 }
