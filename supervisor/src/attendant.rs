@@ -31,8 +31,11 @@ const TURNS: Duration = Duration::from_millis(20);
 /// Deaths are looked at again unasked, or because a process registers, after so many times as long as that took: with many
 /// processes it takes long, and who registers without end must not keep the book from the others by it.
 const REST: u32 = 4;
-/// How often an ending container's cgroup is looked at.
+/// How often an ending container's cgroup is looked at, at first ...
 const ENDING_PERIOD: Duration = Duration::from_millis(20);
+/// ... and later after this part of the time for which it has been ending: a process that hangs in the kernel may keep it from
+/// its end for weeks.
+const ENDING_PART: u32 = 100;
 /// Kept places and abandoned requests are looked at this often.
 const IDLE_PERIOD: Duration = Duration::from_millis(500);
 
@@ -164,15 +167,11 @@ impl Mailbox {
         let mut patience = IDLE_PERIOD;
         for (id, lease) in &mut book.leases {
             note_deaths(leases, lease);
-            if bury(leases, lease) {
-                patience = ENDING_PERIOD;
-            }
-            if revocation::settle(leases, lease) {
-                patience = ENDING_PERIOD;
-            }
+            let freed = [bury(leases, lease), revocation::settle(leases, lease)];
+            patience = freed.into_iter().flatten().fold(patience, Duration::min);
             match end_of(lease, now) {
                 End::Not => {}
-                End::Coming => patience = ENDING_PERIOD,
+                End::Coming { since } => patience = patience.min(ending_period(since, now)),
                 End::Here(cause) => over.push((id.clone(), cause)),
             }
         }
@@ -204,9 +203,14 @@ fn watched_by(lease: &Lease) -> impl Iterator<Item = BorrowedFd<'_>> {
     container.into_iter().chain(lease.processes.values().map(|process| &process.watched)).map(|p| p.pidfd.as_fd())
 }
 
+/// How often it is looked whether what has been ending since then has ended.
+fn ending_period(since: Instant, now: Instant) -> Duration {
+    (now.saturating_duration_since(since) / ENDING_PART).clamp(ENDING_PERIOD, IDLE_PERIOD)
+}
+
 enum End {
     Not,
-    Coming,
+    Coming { since: Instant },
     Here(&'static str),
 }
 
@@ -220,17 +224,20 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
                 return if waited { End::Here("its container did not start in time") } else { End::Not };
             }
             let since = *lease.abandoned.get_or_insert(now);
-            if now.duration_since(since) >= BIND_GRACE { End::Here("its container never started") } else { End::Coming }
+            match now.duration_since(since) >= BIND_GRACE {
+                true => End::Here("its container never started"),
+                false => End::Coming { since },
+            }
         }
         LeaseState::Active | LeaseState::Revoked | LeaseState::Ending => {
             if lease.init.as_ref().is_some_and(|init| !init.has_ended()) {
                 return End::Not;
             }
             lease.state = LeaseState::Ending;
-            lease.ending_since.get_or_insert(now);
+            let since = *lease.ending_since.get_or_insert(now);
             // Several containers may share a PID namespace, so others can outlive the init.
             if lease.record.cgroup.as_deref().is_some_and(cgroup::is_populated) {
-                return End::Coming;
+                return End::Coming { since };
             }
             End::Here(lease.stopped.unwrap_or("its container has ended"))
         }
@@ -287,8 +294,9 @@ fn take_out(
     }
 }
 
-/// Frees the slots of dead processes that no GPU of the lease holds anything of. Whether NVML's next answer may free others.
-fn bury(leases: &Leases, lease: &mut Lease) -> bool {
+/// Frees the slots of dead processes that no GPU of the lease holds anything of. After how long NVML's next answer may free others,
+/// if it may.
+fn bury(leases: &Leases, lease: &mut Lease) -> Option<Duration> {
     let gpus: Vec<usize> = lease.gpus().collect();
     let region = &lease.region;
     // One that nobody has found out may live, and have closed what its lock was on.
@@ -302,14 +310,18 @@ fn bury(leases: &Leases, lease: &mut Lease) -> bool {
         Some(name) => leases.occupants.has_let_go(gpu, name, dead.died),
         None => leases.occupants.has_let_go_of_unnamed(gpu, dead.died, may_be),
     };
+    let mut holding = Vec::new();
     lease.dead.retain(|slot, dead| {
-        let is_gone = gpus.iter().all(|gpu| has_let_go(*gpu, dead));
+        let by = gpus.iter().filter(|gpu| !has_let_go(**gpu, dead)).map(|gpu| (*gpu, dead.died));
+        let before = holding.len();
+        holding.extend(by);
+        let is_gone = holding.len() == before;
         if is_gone {
             region.clear_slot(*slot);
         }
         !is_gone
     });
-    leases.occupants.ask_soon_after(lease.dead.values().map(|dead| dead.died), Instant::now())
+    leases.occupants.ask_soon_after(holding.into_iter(), Instant::now())
 }
 
 fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
@@ -337,5 +349,18 @@ fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
             leases.events.note(EventKind::SupervisorStalled, About::default(), message);
         }
         Notice::Hung { tenant, since_ns } => hang::act_on(leases, tenant, since_ns),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_that_does_not_come_is_looked_for_ever_less_often() {
+        let start = Instant::now();
+        let period = |ms| ending_period(start, start + Duration::from_millis(ms)).as_millis();
+        assert_eq!([0, 500, 2000, 10_000, 50_000].map(period), [20, 20, 20, 100, 500]);
+        assert_eq!(period(14 * 86_400_000), 500, "as often as kept places are");
     }
 }

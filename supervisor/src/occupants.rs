@@ -13,9 +13,14 @@ use std::time::{Duration, Instant};
 
 /// Without an answer of NVML for so long after a death, what is dead counts as gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// For so long after a death NVML is asked as often as it answers; longer than it is waited for. What the device has not let go
-/// of by then is held by somebody, as a child is who has it open, and is seen to be free by the looks that are taken anyway.
+/// For so long after a death NVML is asked more often; longer than it is waited for. What the device has not let go of by then
+/// is held by somebody, as a child is who has it open, and is seen to be free by the looks that are taken anyway.
 const HASTE: Duration = Duration::from_secs(6);
+/// A driver that has nothing else to do is done within this.
+const FIRST: Duration = Duration::from_secs(1);
+/// Between two questions to a GPU after a death, within that and later.
+const FIRST_PERIOD: Duration = Duration::from_millis(20);
+const LATER_PERIOD: Duration = Duration::from_millis(80);
 /// Looks that are asked for are at least so far apart.
 const LEAST_PERIOD: Duration = Duration::from_millis(5);
 /// Those that are asked for before a refusal are: who is refused again and again must not keep NVML busy.
@@ -32,15 +37,17 @@ pub struct Occupants {
 /// Why a wait is over; because of its time, if neither.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Woken {
-    /// Somebody asks for a look.
+    /// Somebody asks for a look at all GPUs.
     pub is_asked: bool,
+    /// GPUs that may just be letting go of what somebody held who has died.
+    pub letting_go: BTreeSet<usize>,
     /// Who may have opened the device node of a GPU.
     pub opened_by: BTreeSet<TenantId>,
 }
 
 impl Woken {
     /// Its time is over.
-    pub const LATE: Self = Self { is_asked: false, opened_by: BTreeSet::new() };
+    pub const LATE: Self = Self { is_asked: false, letting_go: BTreeSet::new(), opened_by: BTreeSet::new() };
 }
 
 #[derive(Debug)]
@@ -49,6 +56,8 @@ struct State {
     gpus: Vec<Option<Look>>,
     /// Whom each GPU lists without a break, with the start times of the processes that had these pids at first.
     first: Vec<BTreeMap<HostPid, Option<u64>>>,
+    /// When a look at each GPU was asked for last because somebody had died.
+    hurried: Vec<Option<Instant>>,
     /// When the last look at all GPUs was begun that is over.
     looked: Option<Instant>,
 }
@@ -66,7 +75,7 @@ impl Occupants {
     /// Nothing is known of so many GPUs.
     pub fn new(gpus: usize) -> Self {
         let (looks, first) = ((0..gpus).map(|_| None).collect(), vec![BTreeMap::new(); gpus]);
-        let state = State { woken: Woken::LATE, gpus: looks, first, looked: None };
+        let state = State { woken: Woken::LATE, gpus: looks, first, hurried: vec![None; gpus], looked: None };
         Self { state: Mutex::new(state), asked: Condvar::new(), looked: Condvar::new() }
     }
 
@@ -156,25 +165,32 @@ impl Occupants {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// Asks for a look now.
-    fn ask(&self) {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.is_asked = true;
-        self.asked.notify_one();
-    }
-
     /// A process of one of these opens the device node of a GPU.
     pub fn note_opening(&self, tenants: BTreeSet<TenantId>) {
         self.state.lock().unwrap_or_else(PoisonError::into_inner).woken.opened_by.extend(tenants);
         self.asked.notify_one();
     }
 
-    /// Asks for a look now if any of `deaths` is so recent at `now` that the device may just be letting go; whether it has.
-    pub fn ask_soon_after(&self, mut deaths: impl Iterator<Item = Instant>, now: Instant) -> bool {
-        let is_soon = deaths.any(|died| now.saturating_duration_since(died) < HASTE);
-        if is_soon {
-            self.ask();
+    /// Asks for a look at each of these GPUs on which somebody has died so lately at `now` that it may just be letting go, unless
+    /// it was asked for a short while ago. After how long it is worth asking again, if it is.
+    pub fn ask_soon_after(&self, deaths: impl Iterator<Item = (usize, Instant)>, now: Instant) -> Option<Duration> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut soonest = None;
+        for (gpu, died) in deaths {
+            let period = match now.saturating_duration_since(died) {
+                since if since < FIRST => FIRST_PERIOD,
+                since if since < HASTE => LATER_PERIOD,
+                _ => continue,
+            };
+            soonest = Some(soonest.map_or(period, |soonest: Duration| soonest.min(period)));
+            let Some(hurried) = state.hurried.get_mut(gpu) else { continue };
+            if hurried.is_none_or(|at| now.saturating_duration_since(at) >= period) {
+                *hurried = Some(now);
+                state.woken.letting_go.insert(gpu);
+                self.asked.notify_one();
+            }
         }
-        is_soon
+        soonest
     }
 
     /// A look at all GPUs is over that was begun at `since`.
@@ -342,25 +358,51 @@ mod tests {
         let (occupants, start) = (Occupants::new(1), Instant::now());
         let at = |seconds| start + Duration::from_secs(seconds);
         let asks = |deaths: &[u64], now| {
-            let has_asked = occupants.ask_soon_after(deaths.iter().map(|seconds| at(*seconds)), at(now));
-            assert_eq!(std::mem::take(&mut occupants.state.lock().unwrap().woken).is_asked, has_asked);
-            has_asked
+            let period = occupants.ask_soon_after(deaths.iter().map(|seconds| (0, at(*seconds))), at(now));
+            let woken = std::mem::take(&mut occupants.state.lock().unwrap().woken);
+            assert!(!woken.is_asked && woken.letting_go.is_empty() == period.is_none());
+            period
         };
-        assert!(!asks(&[], 0) && asks(&[1], 1) && asks(&[1], 6) && HASTE > PATIENCE);
-        assert!(!asks(&[1], 7) && !asks(&[1], 86_400));
-        assert!(asks(&[1, 86_400], 86_401), "another death");
+        assert!(asks(&[], 0).is_none() && HASTE > PATIENCE);
+        assert_eq!([asks(&[1], 1), asks(&[1], 6)], [Some(FIRST_PERIOD), Some(LATER_PERIOD)]);
+        assert_eq!([asks(&[1], 7), asks(&[1], 86_400)], [None, None]);
+        assert_eq!(asks(&[1, 86_400], 86_401), Some(LATER_PERIOD), "another death");
+    }
+
+    #[test]
+    fn a_death_has_its_own_gpu_asked_and_not_as_often_as_that_answers() {
+        let (occupants, start) = (Occupants::new(3), Instant::now());
+        let mut asked = [0; 3];
+        // Somebody has died on the second GPU, and half a second later on the third; it is looked at each millisecond.
+        for ms in 0..8000 {
+            let deaths = [(1, start), (2, start + Duration::from_millis(500))];
+            let now = start + Duration::from_millis(ms);
+            occupants.ask_soon_after(deaths.into_iter().filter(|(_, died)| *died <= now), now);
+            let woken = std::mem::take(&mut occupants.state.lock().unwrap().woken);
+            assert!(!woken.is_asked, "all of them are nobody's concern");
+            woken.letting_go.into_iter().for_each(|gpu| asked[gpu] += 1);
+        }
+        // 50 in the first second, and one each 80 ms in the five that follow.
+        assert_eq!(asked[0], 0);
+        assert!(asked[1..].iter().all(|count| (112..=113).contains(count)), "{asked:?}");
     }
 
     #[test]
     fn who_asks_is_heard_once() {
         let occupants = Occupants::new(1);
-        occupants.ask();
-        occupants.ask();
+        let ask = || occupants.state.lock().unwrap().woken.is_asked = true;
+        let died = Instant::now();
+        ask();
+        ask();
+        for _ in 0..2 {
+            occupants.ask_soon_after([(0, died), (7, died)].into_iter(), died);
+        }
         occupants.note_opening(BTreeSet::from([TenantId(7)]));
         let later = Instant::now() + Duration::from_secs(60);
-        assert_eq!(occupants.wait(later), Woken { is_asked: true, opened_by: BTreeSet::from([TenantId(7)]) });
+        let all = Woken { is_asked: true, letting_go: BTreeSet::from([0]), opened_by: BTreeSet::from([TenantId(7)]) };
+        assert_eq!(occupants.wait(later), all);
         assert_eq!(occupants.wait(Instant::now()), Woken::LATE);
-        occupants.ask();
+        ask();
         assert_eq!(occupants.wait(Instant::now()), Woken::LATE, "the deadline comes first");
     }
 }

@@ -313,25 +313,27 @@ pub fn keep_up(leases: &Leases, faults: &mut Faults<LeaseId>) {
 }
 
 /// Gives the share of a revoked lease back when none of its processes is left on the GPUs and the devices have their memory.
-/// Whether NVML's next answer may say so.
-pub fn settle(leases: &Leases, lease: &mut Lease) -> bool {
+/// After how long NVML's next answer may say so, if it may.
+pub fn settle(leases: &Leases, lease: &mut Lease) -> Option<Duration> {
     let is_waited_for = lease.record.revocation.as_ref().is_some_and(|it| it.is_denied && !it.is_settled);
     if !is_waited_for || !lease.processes.is_empty() || !lease.dead.is_empty() || lease.clearance.since().is_none() {
-        return false;
+        return None;
     }
     if !lease.clearance.is_over(&leases.occupants, lease.gpus()) {
-        return leases.occupants.ask_soon_after(lease.clearance.since().into_iter(), Instant::now());
+        let since = lease.clearance.since();
+        let waited_for = lease.gpus().filter_map(|gpu| Some((gpu, since?)));
+        return leases.occupants.ask_soon_after(waited_for, Instant::now());
     }
     let its = lease.record.cgroup.as_deref().map(cgroup::processes_in).unwrap_or_default();
     if its.iter().any(|pid| leases.occupants.lists(*pid)) {
         // It is ended at the guard's next look.
         lease.clearance = Clearance::default();
-        return false;
+        return None;
     }
     lease.meter.run(clock::now_ns(), &lease.record);
     lease.record.give_share_up();
     tell(write_down(leases, lease));
-    false
+    None
 }
 
 fn has_share(leases: &Leases, id: &LeaseId) -> bool {

@@ -32,7 +32,7 @@ use crate::uncounted;
 use gpool_policy::mechanism::ComputeMode;
 use gpool_protocol::{HostPid, LeaseId};
 use gpool_shared_region::SLOTS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -82,6 +82,8 @@ pub fn sample(
         while let Some(why) = wait(leases, next, (&guard, &early)) {
             if why.is_asked {
                 note_memory(leases, inventory, &mut costs);
+            } else if !why.letting_go.is_empty() {
+                note_memory_of(leases, inventory, &mut costs, |gpu| why.letting_go.contains(&gpu));
             }
             let is_late = why == Woken::LATE;
             if !why.opened_by.is_empty() {
@@ -112,7 +114,13 @@ fn look_between(
     if early.due().is_none_or(|due| due > begun) {
         return guard.look_at_ends(leases);
     }
-    let occupancies = note_memory(leases, &leases.inventory, costs);
+    // Whoever has opened a device may be on the GPUs of its lease and on no other.
+    let gpus: BTreeSet<usize> = {
+        let book = leases.book();
+        let openers = book.leases.values().filter(|lease| early.openers().contains(&lease.tenant));
+        openers.flat_map(|lease| lease.gpus()).collect()
+    };
+    let occupancies = note_memory_of(leases, &leases.inventory, costs, |gpu| gpus.contains(&gpu));
     let with_context = occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
     guard.look_early(leases, &members_of(leases, early.openers(), &with_context, GROUPS), &occupancies);
     auditor.note_past_the_shims(guard.held());
@@ -125,11 +133,24 @@ pub fn note_memory(
     inventory: &Arc<NvmlInventory>,
     costs: &mut ContextCosts,
 ) -> Vec<Option<Occupancy>> {
-    let (gpus, begun) = (leases.gpus(), Instant::now());
+    let begun = Instant::now();
+    let occupancies = note_memory_of(leases, inventory, costs, |_| true);
+    leases.occupants.note_looked(begun);
+    occupancies
+}
+
+/// The same of those GPUs alone that are wanted, which is no look at all of them.
+fn note_memory_of(
+    leases: &Leases,
+    inventory: &Arc<NvmlInventory>,
+    costs: &mut ContextCosts,
+    is_wanted: impl Fn(usize) -> bool,
+) -> Vec<Option<Occupancy>> {
+    let gpus = leases.gpus();
     let mut occupancies = vec![None; gpus.len()];
     // A divided board shows what its instances hold, each of which is asked by itself.
     let held_by = |gpu: &Gpu| matches!(gpu.kind, Kind::Whole | Kind::Instance(_));
-    for (index, gpu) in gpus.iter().enumerate() {
+    for (index, gpu) in gpus.iter().enumerate().filter(|(index, _)| is_wanted(*index)) {
         if !held_by(gpu) {
             leases.compute_modes.note(index, ComputeMode::Default);
             continue;
@@ -152,7 +173,6 @@ pub fn note_memory(
             Err(error) => silence::note(leases, (index, gpu), since, Some(&error)),
         }
     }
-    leases.occupants.note_looked(begun);
     occupancies
 }
 
@@ -189,7 +209,7 @@ fn claims(leases: &Leases, gpu: usize) -> Claims {
     let mut report = Report::new();
     let mut claims = BTreeMap::new();
     for lease in leases.book().leases.values() {
-        let Some(place) = lease.place_of(gpu) else { continue };
+        let Some(place) = lease.place_of(gpu).filter(|_| !lease.processes.is_empty()) else { continue };
         report.read(&lease.region, SLOTS);
         for (slot, claimed) in report.taken() {
             if let Some(process) = lease.processes.get(&slot) {
