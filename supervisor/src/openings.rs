@@ -2,7 +2,7 @@
 //! later. Where the kernel tells nobody of that, the guard looks once a second alone.
 
 use crate::cgroup;
-use crate::cgroup::openings::{Openers, Openings};
+use crate::cgroup::openings::{Group, Openers, Openings, own_group};
 use crate::lease::{GROUPS, Leases};
 use crate::log::{self, Priority};
 use gpool_policy::TenantId;
@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 const PERIOD: Duration = Duration::from_secs(5);
 /// Between two words to the guard, however often they are opened.
 const REST: Duration = Duration::from_millis(5);
+/// A thread that is woken runs within this, or finds what woke it older than it is, which costs a look.
+const LAG: Duration = Duration::from_millis(20);
 /// For so long a group that was no lease's is none: it may have become a container's by then.
 const STRANGE: Duration = Duration::from_secs(1);
 /// So many of them are known at most, but for those of one look.
@@ -51,9 +53,14 @@ fn keep(leases: &Leases) {
 /// Tells the guard of each opening by a process of a lease, until there are other devices.
 fn tell(leases: &Leases, openings: &Openings, devices: &BTreeSet<(u32, u32)>) {
     let (mut looked, mut owners, mut unknown) = (Instant::now(), Owners::default(), Openers::default());
+    let (mut own, mut heard) = (own_group(), Instant::now());
     loop {
         let due = if unknown.is_nobody() { PERIOD } else { owners.rest_left(Instant::now()) };
-        let openers = openings.wait(due.min(PERIOD));
+        let begun = Instant::now();
+        let mut openers = openings.wait(due.min(PERIOD));
+        let since = opened_since(heard, begun, Instant::now());
+        leave_out_own(&mut openers, own, || leases.inventory.has_asked_since(since));
+        heard = Instant::now();
         unknown.groups.extend(openers.groups);
         unknown.are_more |= openers.are_more;
         if !unknown.is_nobody() {
@@ -64,11 +71,31 @@ fn tell(leases: &Leases, openings: &Openings, devices: &BTreeSet<(u32, u32)>) {
             std::thread::sleep(REST);
         }
         if looked.elapsed() >= PERIOD {
-            looked = Instant::now();
+            (looked, own) = (Instant::now(), own_group());
             if !leases.files.gpu_devices(&leases.gpus()).is_subset(devices) {
                 return;
             }
         }
+    }
+}
+
+/// Since when those have opened a device of whom was heard now, at `now`. They were waited for from `begun` on; until `heard` it was
+/// known who had.
+fn opened_since(heard: Instant, begun: Instant, now: Instant) -> Instant {
+    let has_waited = now.saturating_duration_since(begun) > LAG;
+    if has_waited { now - LAG } else { heard }
+}
+
+/// Leaves out the supervisor itself, which opens devices when it asks NVML: who looks because of that asks again. By its group it is
+/// known where no container can be in the same one; else by its having asked since the last time.
+fn leave_out_own(openers: &mut Openers, own: Option<Group>, has_asked: impl Fn() -> bool) {
+    if openers.are_more && openers.groups.is_empty() && has_asked() {
+        openers.are_more = false;
+    }
+    if let Some(own) = own.filter(|own| openers.groups.contains(&own.number))
+        && (!own.is_root || has_asked())
+    {
+        openers.groups.remove(&own.number);
     }
 }
 
@@ -190,6 +217,36 @@ mod tests {
         groups.push((TenantId(4), None));
         assert_eq!(take(&mut owners, by(&[1]), after(4000), &groups), (vec![TenantId(4)], by(&[]), 1));
         assert_eq!(take(&mut owners, by(&[20]), after(4010), &groups), (vec![B], by(&[]), 0));
+    }
+
+    #[test]
+    fn what_the_supervisor_opens_itself_makes_nobody_look() {
+        let (own, root) = (Group { number: 5, is_root: false }, Group { number: 5, is_root: true });
+        let more = |groups: &[u64]| Openers { are_more: true, ..by(groups) };
+        let left = |mut openers: Openers, own, has_asked| {
+            leave_out_own(&mut openers, own, || has_asked);
+            openers
+        };
+        for has_asked in [false, true] {
+            assert_eq!(left(by(&[5, 6]), Some(own), has_asked), by(&[6]));
+            assert_eq!(left(more(&[5]), Some(own), has_asked), more(&[]), "more than the ring holds");
+            assert_eq!(left(by(&[6]), None, has_asked), by(&[6]));
+        }
+        // Others may be in the group of all groups, and anybody is nowhere.
+        assert_eq!([left(by(&[5]), Some(root), false), left(by(&[5]), Some(root), true)], [by(&[5]), by(&[])]);
+        assert_eq!([left(more(&[]), None, false), left(more(&[]), None, true)], [more(&[]), by(&[])]);
+    }
+
+    #[test]
+    fn what_is_heard_after_a_wait_has_just_happened() {
+        let start = Instant::now();
+        let at = |ms| start + Duration::from_millis(ms);
+        assert_eq!(opened_since(at(0), at(300), at(301)), at(0), "while something else was done");
+        assert_eq!(
+            opened_since(at(0), at(5), at(900)),
+            at(900) - LAG,
+            "a question that was answered long before is none"
+        );
     }
 
     #[test]

@@ -10,13 +10,16 @@ use super::bpf::{
     STORE_DOUBLE, descriptor, load, number,
 };
 use super::{CGROUP2_SUPER_MAGIC, ROOT, is_of};
+use crate::procfs;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use std::collections::BTreeSet;
 use std::ffi::c_void;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,6 +59,25 @@ impl Openers {
     pub fn is_nobody(&self) -> bool {
         self.groups.is_empty() && !self.are_more
     }
+}
+
+/// The group of version 2 that a process is in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Group {
+    /// The inode of its directory.
+    pub number: u64,
+    /// Whether it is the one that all others are in.
+    pub is_root: bool,
+}
+
+/// That of this process; none where no hierarchy of version 2 is mounted, or another part of it than this process is in.
+pub fn own_group() -> Option<Group> {
+    let text = procfs::text("/proc/self/cgroup").ok()?;
+    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?.trim_start_matches('/');
+    if path.starts_with("..") {
+        return None;
+    }
+    Some(Group { number: fs::metadata(root()?.join(path)).ok()?.ino(), is_root: path.is_empty() })
 }
 
 /// Tells that GPUs' device nodes are opened. The kernel goes on without it when this is dropped.
@@ -233,8 +255,7 @@ impl Drop for Mapping {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs::{self, File};
-    use std::os::unix::fs::MetadataExt;
+    use std::fs::File;
 
     /// What the program does for one access: whether it says something.
     fn says(program: &[Instruction], (kind, access): (u32, u32), (major, minor): (u32, u32)) -> bool {
@@ -295,13 +316,6 @@ mod tests {
         }
     }
 
-    /// What the kernel takes the group for that this process is in.
-    fn own_group() -> u64 {
-        let text = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let path = text.lines().find_map(|line| line.strip_prefix("0::")).unwrap();
-        fs::metadata(root().unwrap().join(path.trim_start_matches('/'))).unwrap().ino()
-    }
-
     #[test]
     fn the_kernel_tells_who_opens_a_device() {
         // Nobody else opens this one while it is tested.
@@ -317,7 +331,7 @@ mod tests {
         assert!(openings.wait(at_once).is_nobody());
         File::open("/dev/null").unwrap();
         assert!(openings.wait(at_once).is_nobody(), "another one");
-        let me = |are_more| Openers { groups: BTreeSet::from([own_group()]), are_more };
+        let me = |are_more| Openers { groups: BTreeSet::from([own_group().unwrap().number]), are_more };
         for _ in 0..700 {
             File::open("/dev/full").unwrap();
             assert_eq!(openings.wait(Duration::from_secs(10)), me(false));

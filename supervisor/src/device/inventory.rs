@@ -309,6 +309,11 @@ impl NvmlInventory {
         self.questions.any_hangs()
     }
 
+    /// Whether NVML has been asked something since then, or is being asked: it opens devices for that.
+    pub fn has_asked_since(&self, at: Instant) -> bool {
+        self.questions.were_under_way_since(at)
+    }
+
     /// What `question` answers, which asks the board `index` and nothing else.
     ///
     /// # Errors

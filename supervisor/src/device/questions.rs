@@ -42,6 +42,8 @@ struct Open {
     /// By number, in the order in which they were asked.
     questions: BTreeMap<u64, Question>,
     next: u64,
+    /// When the last one was answered.
+    answered: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -94,7 +96,11 @@ impl Questions {
         let begun = std::thread::Builder::new().name("nvml".into()).spawn(move || {
             let answer = question();
             // Before it is told: who has the answer may ask again at once.
-            lock(&open).questions.remove(&number);
+            {
+                let mut open = lock(&open);
+                open.questions.remove(&number);
+                open.answered = Some(Instant::now());
+            }
             // Nobody may wait for it any more.
             let _ = tell.send(answer);
         });
@@ -121,6 +127,13 @@ impl Questions {
     /// Since when `asked` has not answered.
     pub fn hangs_since(&self, asked: Asked) -> Option<Instant> {
         lock(&self.open).hangs_since(asked)
+    }
+
+    /// Whether a question has been under way since then, or is. One that hangs does nothing.
+    pub fn were_under_way_since(&self, at: Instant) -> bool {
+        let open = lock(&self.open);
+        open.questions.values().any(|question| !question.is_given_up)
+            || open.answered.is_some_and(|answered| answered >= at)
     }
 
     /// Whether anybody has not answered, so that a thread of this process may stand in the driver.
@@ -155,6 +168,26 @@ mod tests {
             questions.ask(sick, LONG, || true).is_ok()
         });
         assert!(back.is_some() && !questions.any_hangs(), "it answers again");
+    }
+
+    #[test]
+    fn a_question_is_under_way_until_it_is_answered_and_one_that_hangs_is_not() {
+        let (questions, asked) = (Arc::new(Questions::default()), Asked::Board(0));
+        let start = Instant::now();
+        assert!(!questions.were_under_way_since(start));
+        let its = questions.clone();
+        assert!(questions.ask(asked, LONG, move || its.were_under_way_since(Instant::now())).unwrap());
+        assert!(questions.were_under_way_since(start) && !questions.were_under_way_since(Instant::now()));
+        let (go_on, waits) = channel::<()>();
+        assert!(questions.ask(asked, SHORT, move || waits.recv().is_ok()).is_err());
+        let given_up = Instant::now();
+        assert!(!questions.were_under_way_since(given_up));
+        drop(go_on);
+        let is_answered = |_| {
+            std::thread::sleep(Duration::from_millis(5));
+            questions.were_under_way_since(given_up)
+        };
+        assert!((0..2000).any(is_answered), "it has come back");
     }
 
     #[test]
