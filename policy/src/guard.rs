@@ -89,6 +89,15 @@ impl<P: Ord + Clone> Findings<P> {
         told
     }
 
+    /// The same where those that are `passed_over` were not looked at: they stay what they were.
+    pub fn look_but(&mut self, passed_over: impl IntoIterator<Item = P>, now: impl IntoIterator<Item = P>) -> Vec<P> {
+        let before = passed_over.into_iter().filter_map(|place| self.seen.remove_entry(&place));
+        let kept: Vec<(P, bool)> = before.collect();
+        let told = self.look(now);
+        self.seen.extend(kept);
+        told
+    }
+
     /// Whether it is one of those that have been told.
     #[must_use]
     pub fn has_told(&self, place: &P) -> bool {
@@ -193,6 +202,18 @@ mod tests {
         );
         let monitor = Evidence { has_context: false, cuda: Mapped::Nothing, nvml: Mapped::Unread, ..HONEST };
         assert_eq!(judge(&monitor), None);
+    }
+
+    #[test]
+    fn who_was_not_looked_at_stays_what_it_was() {
+        let mut findings = Findings::default();
+        assert_eq!(findings.look(["a", "b"]), Vec::<&str>::new());
+        assert_eq!(findings.look_but(["a", "c"], ["b"]), ["b"], "seen twice, and not by being left out");
+        assert!(!findings.has_told(&"a") && findings.has_told(&"b"));
+        assert_eq!(findings.look_but(["b"], ["a", "c"]), ["a"]);
+        assert!(findings.has_told(&"b"));
+        assert_eq!(findings.look_but([], ["b", "c"]), ["c"], "that one was told before");
+        assert_eq!(findings.look(["a"]), Vec::<&str>::new(), "it was gone");
     }
 
     #[test]

@@ -5,10 +5,10 @@
 //! started anew. Its share is free for others once the device has its memory back.
 
 mod clearance;
+mod upkeep;
 
 use crate::cgroup::{self, devices};
 use crate::clock;
-use crate::faults::Faults;
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
 use crate::lease::{Lease, Leases, Record, RevocationRecord, Taking, about, failed};
@@ -21,6 +21,8 @@ use std::collections::BTreeSet;
 use std::io;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use upkeep::Reach;
+pub use upkeep::{Upkeep, keep_up};
 
 /// Processes that are being started while others are killed are found in the next round.
 const ROUNDS: usize = 20;
@@ -134,23 +136,32 @@ fn begin(leases: &Leases, lease: &str, by: Taking) -> Result<Begun, ErrorBody> {
 /// # Errors
 /// The kernel does not deny them.
 fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
-    let known = leases.book().leases.get(id).and_then(revoked);
-    let Some((cgroup, revocation, mps_group)) = known else { return Ok(BTreeSet::new()) };
+    let Some((taken, mut killed)) = keep_denied(leases, id)? else { return Ok(BTreeSet::new()) };
+    killed.extend(end_users(leases, id, &taken, Reach::ALL).0);
+    Ok(killed)
+}
+
+/// Denies the devices to the container's cgroup if that has not been done, or was undone: what they are, and those that were killed
+/// for that. None of a lease that is over.
+///
+/// # Errors
+/// The kernel does not deny them.
+fn keep_denied(leases: &Leases, id: &LeaseId) -> io::Result<Option<(Taken, BTreeSet<HostPid>)>> {
+    let known = leases.book().leases.get(id).and_then(Taken::from);
+    let Some(taken) = known else { return Ok(None) };
     let mut killed = BTreeSet::new();
-    if !revocation.is_denied || devices::is_given_back(&cgroup, &revocation.devices) {
-        killed = deny_or_end(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices)?;
+    if !taken.is_denied || devices::is_given_back(&taken.cgroup, &taken.devices) {
+        killed = deny_or_end(leases, id, &taken)?;
     }
     let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return Ok(BTreeSet::new()) };
+    let Some(lease) = book.leases.get_mut(id) else { return Ok(None) };
     if let Some(revocation) = lease.record.revocation.as_mut().filter(|it| !it.is_denied) {
         revocation.is_denied = true;
         // What cannot be written down is denied once more by the next supervisor.
         tell(write_down(leases, lease));
     }
     close(leases, lease);
-    drop(book);
-    killed.extend(end_users(leases, id, (&cgroup, mps_group.as_deref()), &revocation.devices));
-    Ok(killed)
+    Ok(Some((taken, killed)))
 }
 
 /// Denies the devices. A command of `gpool run` below a cgroup whose program lets no other be added, as that of a job under Slurm, is ended
@@ -158,22 +169,17 @@ fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
 ///
 /// # Errors
 /// The kernel does not deny them, and it is no such command.
-fn deny_or_end(
-    leases: &Leases,
-    id: &LeaseId,
-    (cgroup, mps_group): (&str, Option<&str>),
-    devices: &BTreeSet<(u32, u32)>,
-) -> io::Result<BTreeSet<HostPid>> {
-    let Err(cause) = devices::deny(cgroup, devices) else { return Ok(BTreeSet::new()) };
+fn deny_or_end(leases: &Leases, id: &LeaseId, taken: &Taken) -> io::Result<BTreeSet<HostPid>> {
+    let Err(cause) = devices::deny(&taken.cgroup, &taken.devices) else { return Ok(BTreeSet::new()) };
     let is_command = leases.book().leases.get(id).is_some_and(|lease| !lease.record.run_groups.is_empty());
     if !is_command || !devices::is_held_above(&cause) {
         return Err(cause);
     }
     log!("the command of lease {id} is ended as a whole: {cause}");
     // A client that is killed while its kernels run can take the others' work with it.
-    let mut killed: BTreeSet<HostPid> =
-        mps_group.map(|group| terminate_clients(leases, group, cgroup)).unwrap_or_default().into_iter().collect();
-    killed.extend(cgroup::kill(cgroup));
+    let clients = taken.mps_group.as_ref().map(|group| terminate_clients(leases, group, &taken.cgroup));
+    let mut killed: BTreeSet<HostPid> = clients.unwrap_or_default().into_iter().collect();
+    killed.extend(cgroup::kill(&taken.cgroup));
     Ok(killed)
 }
 
@@ -215,23 +221,20 @@ fn close(leases: &Leases, lease: &Lease) {
     lease.region.control().spill_bytes.store(0, Ordering::Relaxed);
 }
 
-/// Kills the processes of the container that use the devices, and those that begin to meanwhile; those that were killed.
-/// Whether anybody is left is noted with the lease.
-fn end_users(
-    leases: &Leases,
-    id: &LeaseId,
-    (cgroup, mps_group): (&str, Option<&str>),
-    devices: &BTreeSet<(u32, u32)>,
-) -> BTreeSet<HostPid> {
-    let (mut killed, mut was_frozen) = (BTreeSet::new(), false);
+/// Kills the processes of the container that use the devices, and those that begin to meanwhile: those that were killed, and where it
+/// has stopped. Whether anybody is left is noted with the lease.
+fn end_users(leases: &Leases, id: &LeaseId, taken: &Taken, reach: Reach) -> (BTreeSet<HostPid>, Option<HostPid>) {
+    let (mut killed, mut stopped_at, mut was_frozen) = (BTreeSet::new(), None, false);
+    let cgroup = &taken.cgroup;
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
-        let users = users_in(leases, cgroup, devices, &registered);
+        let users;
+        (users, stopped_at) = users_in(leases, cgroup, &taken.devices, &registered, reach);
         if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_lost_share()) {
             lease.clearance.note(begun, users.iter().copied());
         }
-        if let Some(group) = mps_group.filter(|_| !users.is_empty() && killed.is_empty()) {
+        if let Some(group) = taken.mps_group.as_ref().filter(|_| !users.is_empty() && killed.is_empty()) {
             killed.extend(terminate_clients(leases, group, cgroup));
         }
         for process in users.iter().filter_map(|process| WatchedProcess::open(process.pid).ok()) {
@@ -245,27 +248,30 @@ fn end_users(
         }
         was_frozen |= cgroup::let_die(cgroup);
         std::thread::sleep(Duration::from_millis(5));
+        if reach.is_over() {
+            break;
+        }
     }
     // What is left of one that somebody has paused stays so.
     if was_frozen && !cgroup::processes_in(cgroup).is_empty() {
         cgroup::freeze(cgroup);
     }
-    killed
+    (killed, stopped_at)
 }
 
-/// Those in a cgroup that use the devices. Who may hold one behind more descriptors than are looked at is one, too: nothing else could be
-/// known of it.
+/// Those in a cgroup that use the devices, and where it has stopped. Who may hold one behind more descriptors than are looked at is one,
+/// too: nothing else could be known of it.
 fn users_in(
     leases: &Leases,
     cgroup: &str,
     devices: &BTreeSet<(u32, u32)>,
     registered: &BTreeSet<HostPid>,
-) -> Vec<ProcessName> {
-    let may_hold = |pid: &HostPid| descriptors(*pid, devices) != Descriptors::NotOpen;
-    let uses = |pid: &HostPid| registered.contains(pid) || leases.occupants.lists(*pid) || may_hold(pid);
+    reach: Reach,
+) -> (Vec<ProcessName>, Option<HostPid>) {
+    let may_hold = |pid: HostPid| descriptors(pid, devices) != Descriptors::NotOpen;
+    let uses = |pid: HostPid| registered.contains(&pid) || leases.occupants.lists(pid) || may_hold(pid);
     // Named first: who has ended before that has let go, and who is listed as ended afterwards can be told from others.
-    let named = cgroup::processes_in(cgroup).into_iter().filter_map(name_of);
-    named.filter(|process| uses(&process.pid)).collect()
+    reach.over(&cgroup::processes_in(cgroup), |pid| name_of(pid).filter(|_| uses(pid)))
 }
 
 /// Sends a signal to the processes of a lease that use its GPUs, registered or not; to how many. The book is not to be held.
@@ -277,7 +283,7 @@ pub fn signal_users(leases: &Leases, id: &LeaseId, signal: Signal) -> usize {
         lease.record.cgroup.clone().map(|cgroup| (cgroup, leases.files.gpu_devices(&gpus)))
     };
     let (Some((cgroup, devices)), Some(registered)) = (known, registered(leases, id)) else { return 0 };
-    let users = users_in(leases, &cgroup, &devices, &registered);
+    let (users, _) = users_in(leases, &cgroup, &devices, &registered, Reach::ALL);
     let held = users.iter().filter_map(|process| WatchedProcess::open(process.pid).ok());
     // Asked with the pidfd in hand: the pid may have been another's when the list was read.
     let is_sent =
@@ -294,22 +300,6 @@ fn registered(leases: &Leases, id: &LeaseId) -> Option<BTreeSet<HostPid>> {
     let mut book = leases.book();
     let lease = book.leases.get_mut(id)?;
     Some(lease.processes.values().map(|process| process.watched.name.pid).collect())
-}
-
-/// Looks after those that are revoked: what was given back to them, as a service manager that is reloaded does, is denied
-/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone. `faults` has of whom
-/// that cannot be done.
-pub fn keep_up(leases: &Leases, faults: &mut Faults<LeaseId>) {
-    let ids: Vec<LeaseId> = {
-        let book = leases.book();
-        let revoked = book.leases.values().filter(|lease| lease.record.revocation.is_some());
-        revoked.map(|lease| lease.record.lease_id.clone()).collect()
-    };
-    faults.retain(|id| ids.contains(id));
-    for id in ids {
-        let ended = enforce(leases, &id).map_err(|cause| format!("the revoked lease {id}: {cause}"));
-        faults.note(id, &ended);
-    }
 }
 
 /// Gives the share of a revoked lease back when none of its processes is left on the GPUs and the devices have their memory.
@@ -340,10 +330,22 @@ fn has_share(leases: &Leases, id: &LeaseId) -> bool {
     leases.book().leases.get(id).is_some_and(|lease| !lease.record.has_lost_share())
 }
 
-/// Its cgroup, what was taken from it, and the group of its MPS daemon.
-fn revoked(lease: &Lease) -> Option<(String, RevocationRecord, Option<String>)> {
-    let record = &lease.record;
-    Some((record.cgroup.clone()?, record.revocation.clone()?, record.mps_group.clone()))
+/// What was taken from a container, and by what those are known who use it.
+#[derive(Debug)]
+struct Taken {
+    cgroup: String,
+    devices: BTreeSet<(u32, u32)>,
+    is_denied: bool,
+    /// The group of its MPS daemon.
+    mps_group: Option<String>,
+}
+
+impl Taken {
+    fn from(lease: &Lease) -> Option<Self> {
+        let record = &lease.record;
+        let RevocationRecord { devices, is_denied, .. } = record.revocation.clone()?;
+        Some(Self { cgroup: record.cgroup.clone()?, devices, is_denied, mps_group: record.mps_group.clone() })
+    }
 }
 
 /// Tells of what nobody waits for.

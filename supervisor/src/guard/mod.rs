@@ -14,11 +14,11 @@ mod early;
 mod process;
 mod reader;
 mod rounds;
+mod unregistered;
 
 use crate::cgroup;
 use crate::clock;
 use crate::device::Occupancy;
-use crate::faults::Faults;
 use crate::lease::{Leases, Members};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
 use crate::revocation;
@@ -32,10 +32,11 @@ use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
 use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, OutsideProcess, format_bytes};
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
-use rounds::{Budget, Rounds, Turn};
+use rounds::{LookTime, Rounds, Turn};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
+use unregistered::Unregistered;
 
 /// So many processes of each lease are shown to whoever asks: a container may have any number.
 const SHOWN: usize = 64;
@@ -50,9 +51,11 @@ pub struct Guard {
     maps: Maps,
     /// Processes that came through a shim and registered.
     proven: BTreeMap<HostPid, (Option<ProgramMark>, GuardedProcess)>,
+    /// Others that have mapped one.
+    unregistered: Unregistered,
     bypassing: Findings<(TenantId, ProcessName)>,
-    /// Those of the last look, by pid.
-    found: BTreeSet<HostPid>,
+    /// Those of the last look.
+    found: BTreeMap<(TenantId, ProcessName), GuardedProcess>,
     rounds: Rounds,
     /// Those that may have ended before the next look.
     brief: Brief,
@@ -68,8 +71,8 @@ pub struct Guard {
     actions: BTreeMap<TenantId, BypassAction>,
     /// Since when processes have been seen to have a context, and when they were started.
     contexts: BTreeMap<HostPid, (Instant, Option<u64>)>,
-    /// Revoked leases whose containers cannot be kept from their GPUs.
-    unrevoked: Faults<LeaseId>,
+    /// Where looking after revoked leases has come to.
+    upkeep: revocation::Upkeep,
     /// Whether there has been a look: leases that are there at the first one were taken over.
     has_looked: bool,
 }
@@ -85,8 +88,9 @@ impl Guard {
             builds: Builds::new()?,
             maps: Maps::new("/proc".into())?,
             proven: BTreeMap::new(),
+            unregistered: Unregistered::default(),
             bypassing: Findings::default(),
-            found: BTreeSet::new(),
+            found: BTreeMap::new(),
             rounds: Rounds::default(),
             brief: Brief::default(),
             known: BTreeSet::new(),
@@ -96,7 +100,7 @@ impl Guard {
             frozen: BTreeSet::new(),
             actions: BTreeMap::new(),
             contexts: BTreeMap::new(),
-            unrevoked: Faults::default(),
+            upkeep: revocation::Upkeep::default(),
             has_looked: false,
         })
     }
@@ -104,12 +108,13 @@ impl Guard {
     /// Looks at every process that uses a GPU; `occupancies` is what NVML says of each GPU, in order, none where it says
     /// nothing.
     pub fn look(&mut self, leases: &Leases, members: &Members, occupancies: &[Option<Occupancy>]) {
-        revocation::keep_up(leases, &mut self.unrevoked);
+        revocation::keep_up(leases, &mut self.upkeep);
         // A GPU may come while it runs, and its node with it.
         self.devices.extend(leases.files.gpu_devices(&leases.gpus()));
         let charges = charges(leases);
         self.builds.begin(charges.values().flat_map(|charge| &charge.shims));
         self.maps.begin();
+        self.unregistered.begin(Instant::now());
         let with_context: BTreeSet<HostPid> =
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         self.note_contexts(with_context.iter().map(|pid| (*pid, procfs::start_ticks(*pid))), Instant::now());
@@ -148,16 +153,20 @@ impl Guard {
         members: &Members,
         with_context: &BTreeSet<HostPid>,
     ) {
-        let (mut seen, mut found) = (Vec::new(), BTreeMap::new());
-        let most = self.rounds.begin(|tenant| charges.contains_key(tenant), charges.len());
-        for (tenant, charge) in charges.iter().filter(|(_, charge)| charge.has_shims) {
-            let Some(its) = members.get(tenant) else { continue };
+        let (mut seen, mut found, mut passed_over) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
+        let before = std::mem::take(&mut self.found);
+        let again: BTreeSet<HostPid> = before.keys().map(|(_, name)| name.pid).collect();
+        let with_shims = charges.iter().filter(|(tenant, charge)| charge.has_shims && members.contains_key(tenant));
+        let with_shims: BTreeSet<TenantId> = with_shims.map(|(tenant, _)| *tenant).collect();
+        let mut time = LookTime::of(with_shims.len());
+        for tenant in self.rounds.begin(&with_shims) {
+            let (charge, its) = (&charges[&tenant], &members[&tenant]);
             let turn = |pid| match pid {
                 _ if with_context.contains(&pid) || self.proven.contains_key(&pid) => Turn::Always,
-                _ if self.found.contains(&pid) => Turn::Again,
+                _ if again.contains(&pid) => Turn::Again,
                 _ => Turn::Usual,
             };
-            let (order, mut budget, mut stopped_at) = (self.rounds.order(*tenant, its, turn), Budget::new(most), None);
+            let (order, mut budget, mut stopped_at) = (self.rounds.order(tenant, its, turn), time.part(), None);
             for (pid, turn) in order {
                 if budget.is_spent_before(turn) {
                     // The next one in turn comes in any case.
@@ -171,13 +180,20 @@ impl Guard {
                 if bypass.is_some()
                     && let Ok(watched) = WatchedProcess::open(pid)
                 {
-                    found.insert((*tenant, watched.name), process.clone());
+                    found.insert((tenant, watched.name), process.clone());
                 }
                 seen.push(process);
             }
+            time.spend(budget.spent());
             match stopped_at {
-                None => self.rounds.end(*tenant),
-                Some(at) if self.rounds.stop(*tenant, at) => {
+                None => self.rounds.end(tenant),
+                Some(_) if budget.is_nothing() => {
+                    passed_over.insert(tenant);
+                    if self.rounds.pass_over(tenant) {
+                        log!("there are more processes in all containers than are looked at in a second: not each is");
+                    }
+                }
+                Some(at) if self.rounds.stop(tenant, at) => {
                     let short = charge.container_id.short();
                     log!(
                         "{short} has more processes, or more open in them, than are looked at in a second: not each is"
@@ -195,9 +211,20 @@ impl Guard {
                 seen.push(process);
             }
         }
-        self.proven.retain(|pid, _| seen.iter().any(|process| process.pid == *pid && process.finding.is_none()));
-        self.found = found.keys().map(|(_, name)| name.pid).collect();
-        let told = self.bypassing.look(found.keys().copied());
+        let through: BTreeSet<HostPid> =
+            seen.iter().filter(|process| process.finding.is_none()).map(|process| process.pid).collect();
+        self.proven.retain(|pid, _| through.contains(pid));
+        // Who was found in a lease that had no turn is taken for what it was.
+        let kept: BTreeMap<_, _> = before
+            .into_iter()
+            .filter(|((tenant, name), _)| {
+                let is_passed_over = passed_over.contains(tenant) && !with_context.contains(&name.pid);
+                is_passed_over && procfs::start_ticks(name.pid) == Some(name.start_ticks)
+            })
+            .collect();
+        let told = self.bypassing.look_but(kept.keys().copied(), found.keys().copied());
+        seen.extend(kept.values().cloned());
+        found.extend(kept);
         self.follow(leases, charges, &found, &told);
         self.note_bypassing(leases, &found);
         *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen));
@@ -212,6 +239,7 @@ impl Guard {
                 self.tell(leases, charges, tenant, process);
             }
         }
+        self.found = found;
     }
 
     /// What is to be seen of a process that uses a GPU; none of any other.
@@ -232,6 +260,12 @@ impl Guard {
             && known.lease_id == charge.lease_id
         {
             return Some((known.clone(), None));
+        }
+        if !has_context
+            && !is_registered
+            && let Some(known) = self.unregistered.get(pid, program, &charge.lease_id)
+        {
+            return Some((known, None));
         }
         // Who has a context uses the device, whatever else it has open.
         let descriptors = if has_context { Descriptors::NotOpen } else { descriptors(pid, &self.devices) };
@@ -274,6 +308,8 @@ impl Guard {
         }
         if evidence.cuda == Mapped::Shim && is_registered {
             self.proven.insert(pid, (program, process.clone()));
+        } else if evidence.cuda == Mapped::Shim && !has_context {
+            self.unregistered.note(&process, program, Instant::now());
         }
         Some((process, bypass))
     }

@@ -120,6 +120,52 @@ fn a_process_whose_mappings_cannot_be_read_holds_nobody_up_and_is_judged_by_its_
     drop(std::fs::File::options().write(true).open(process.join("maps")).unwrap());
 }
 
+/// As a worker that a program has forked: it has the GPU's device open and the shim mapped, and has not registered.
+#[test]
+fn what_a_worker_has_open_and_mapped_is_not_read_at_each_look() {
+    use std::process::{Command, Stdio};
+    let directory = tempfile::tempdir().unwrap();
+    let (source, library, program) =
+        (directory.path().join("a.c"), directory.path().join("libcuda.so.1"), directory.path().join("program"));
+    let text = "#ifdef MAIN\nint pause(void); int f(void);\nint main(void) { pause(); return f(); }\n\
+                #else\nint f(void) { return 0; }\n#endif\n";
+    std::fs::write(&source, text).unwrap();
+    let cc = |arguments: &[&str], output: &std::path::Path, last: &[&std::path::Path]| {
+        let made = Command::new("cc").args(arguments).arg("-o").arg(output).arg(&source).args(last).status();
+        assert!(made.unwrap().success());
+    };
+    cc(&["-shared", "-fPIC", "-Wl,--build-id=0xfeed"], &library, &[]);
+    cc(&["-DMAIN"], &program, &[&library]);
+    let mut child =
+        Command::new(&program).env("LD_LIBRARY_PATH", directory.path()).stdin(Stdio::null()).spawn().unwrap();
+    let pid = HostPid(child.id());
+    // The device that it holds is the null device here.
+    let mut guard = Guard::new(BTreeSet::from([(1, 3)])).unwrap();
+    let its = charge(vec![shim("libcuda.so.1", "feed")]);
+    let look = |guard: &mut Guard, its: &Charge, has_context| {
+        guard.builds.begin([].into_iter());
+        guard.maps.begin();
+        guard.examine(its, pid, has_context).map(|(process, bypass)| (process.libraries.len(), bypass))
+    };
+    let first = (0..1000).find_map(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        look(&mut guard, &its, false).filter(|(libraries, bypass)| *libraries > 0 && bypass.is_none())
+    });
+    // From now on nothing is there to be read.
+    guard.maps = Maps::new(directory.path().join("nothing")).unwrap();
+    let seen = [false, true].map(|has_context| look(&mut guard, &its, has_context));
+    let of_another = look(&mut guard, &Charge { lease_id: LeaseId("02".into()), ..charge(Vec::new()) }, false);
+    guard.unregistered.begin(Instant::now() + std::time::Duration::from_secs(9));
+    let soon = look(&mut guard, &its, false);
+    guard.unregistered.begin(Instant::now() + std::time::Duration::from_secs(11));
+    let later = look(&mut guard, &its, false);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(first, Some((1, None)));
+    assert_eq!(seen, [Some((1, None)), None], "who has a context is read");
+    assert_eq!((of_another, soon, later), (None, Some((1, None)), None));
+}
+
 #[test]
 fn a_context_is_as_old_as_its_process_and_not_as_its_pid() {
     let mut guard = Guard::new(BTreeSet::new()).unwrap();
