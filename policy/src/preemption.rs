@@ -69,14 +69,14 @@ impl Candidate {
         let is_in_time = wait.left_ns > rule.grace_ns.saturating_add(CLEARANCE_NS) && wait.waited_ns >= rule.after_ns;
         let goes_on = is_told && wait.left_ns > CLEARANCE_NS;
         let has_run = self.came_back || self.ran_ns >= rule.least_run_ns || self.notice.until_ns.is_some();
-        wait.priority < self.priority && !self.notice.is_given_up && (goes_on || is_in_time && has_run)
+        wait.priority < self.priority && !self.notice.is_given_up() && (goes_on || is_in_time && has_run)
     }
 
     /// When its GPUs are free at the latest for one that waits from now on, if they are wanted until then: when it has run as long as it
     /// may in any case and that one has waited long enough, it is told, and has the grace. None if it gives way to no such one.
     #[must_use]
     pub fn gone_by_ns(&self, wait: Wait, rule: Rule, now_ns: u64) -> Option<u64> {
-        if wait.priority >= self.priority || self.notice.is_given_up {
+        if wait.priority >= self.priority || self.notice.is_given_up() {
             return None;
         }
         if let Some(until_ns) = self.notice.until_ns {
@@ -168,7 +168,8 @@ pub struct Notice {
     until_ns: Option<u64>,
     /// How many looks in a row spoke against what it was told last.
     contrary: u8,
-    is_given_up: bool,
+    /// Until when it is not asked again.
+    given_up_until_ns: Option<u64>,
 }
 
 impl Notice {
@@ -178,13 +179,23 @@ impl Notice {
         self.until_ns
     }
 
-    /// Its GPUs cannot be taken from it: nobody is helped by asking it again.
-    pub fn give_up(&mut self) {
-        *self = Self { is_given_up: true, ..Self::default() };
+    /// Its GPUs could not be taken from it: nobody is helped by asking it again before then, or ever.
+    pub fn give_up(&mut self, again_ns: Option<u64>) {
+        *self = Self { given_up_until_ns: Some(again_ns.unwrap_or(u64::MAX)), ..Self::default() };
+    }
+
+    /// What kept its GPUs from being taken may be over.
+    pub fn retry(&mut self) {
+        self.given_up_until_ns = None;
+    }
+
+    fn is_given_up(&self) -> bool {
+        self.given_up_until_ns.is_some()
     }
 
     /// What is to be done at `now_ns`. It has all of the grace that it was told of, whatever the rule says since.
     pub fn step(&mut self, need: Need, now_ns: u64, rule: Rule) -> Step {
+        self.given_up_until_ns = self.given_up_until_ns.filter(|until_ns| now_ns < *until_ns);
         let is_contrary = match need {
             Need::No => self.until_ns.is_some(),
             Need::Yes => self.until_ns.is_none(),
@@ -249,8 +260,23 @@ mod tests {
         assert!(!told.gives_way_to(Wait { left_ns: CLEARANCE_NS, ..WAIT }, true, RULE), "it would come too late");
         assert!(!told.gives_way_to(Wait { priority: Priority::Burst, ..WAIT }, true, RULE));
         let mut given_up = candidate(Priority::Burst, 600);
-        given_up.notice.give_up();
+        given_up.notice.give_up(None);
         assert!(!given_up.gives_way_to(WAIT, false, RULE));
+    }
+
+    #[test]
+    fn who_could_not_go_once_is_asked_again_after_a_while() {
+        let gives =
+            |notice: Notice| Candidate { notice, ..candidate(Priority::Burst, 600) }.gives_way_to(WAIT, false, RULE);
+        let (mut once, mut for_good) = (told(candidate(Priority::Burst, 600)).notice, Notice::default());
+        once.give_up(Some(400));
+        for_good.give_up(None);
+        for now_ns in [399, 400] {
+            assert_eq!([&mut once, &mut for_good].map(|its| its.step(Need::No, now_ns, RULE)), [Step::Rest; 2]);
+            assert_eq!((gives(once), gives(for_good)), (now_ns == 400, false), "at {now_ns}");
+        }
+        for_good.retry();
+        assert!(gives(for_good), "what kept it may be over");
     }
 
     #[test]
@@ -267,7 +293,7 @@ mod tests {
         assert_eq!(of(told, WAIT), Some(1000 + CLEARANCE_NS), "its grace is over");
         assert_eq!(told.gone_by_ns(WAIT, RULE, 110), Some(130 + CLEARANCE_NS));
         let mut given_up = candidate(Priority::Burst, 600);
-        given_up.notice.give_up();
+        given_up.notice.give_up(None);
         assert_eq!((of(given_up, WAIT), of(candidate(Priority::Guaranteed, 600), WAIT)), (None, None));
     }
 

@@ -47,6 +47,11 @@ impl Notice {
         self.failed = Some((ends_ns, again_ns));
     }
 
+    /// What kept its GPUs from being taken may be over.
+    pub fn retry(&mut self) {
+        self.failed = None;
+    }
+
     /// What is to be done at `now_ns` for one that ends then and is told `notice_ns` before. Whose end has changed since is told of
     /// the new one in its time.
     pub fn step(&mut self, ends_ns: Option<u64>, now_ns: u64, notice_ns: u64) -> Step {
@@ -84,6 +89,8 @@ mod tests {
         assert_eq!((notice.step(Some(100), 399, 10), notice.step(Some(100), 400, 10)), (Step::Rest, Step::Take));
         notice.note_failed(100, None);
         assert_eq!((notice.step(Some(100), 500, 10), notice.until_ns(Some(100))), (Step::Rest, None));
+        notice.retry();
+        assert_eq!((notice.step(Some(100), 501, 10), notice.until_ns(Some(100))), (Step::Take, Some(100)));
     }
 
     #[test]

@@ -34,8 +34,6 @@ pub struct MakesRoom {
 pub struct Preemptions {
     /// Before this nobody is looked for who would make room.
     rests_until: Option<Instant>,
-    /// This supervisor may take GPUs from nobody, as was found when it tried.
-    may_not: bool,
 }
 
 /// Leases whose time is over, all that go for one.
@@ -50,17 +48,13 @@ impl Preemptions {
         let rules = leases.configuration().preemption.clone();
         let (told, due) = self.note_all(leases, &rules);
         told.iter().for_each(|id| tell(leases, id, &rules));
-        for due in due {
-            self.may_not |= take(leases, &due).is_err_and(|error| error.code == ErrorCode::NotPermitted);
-            // Nor is anybody promised anything any more that would take that.
-            leases.may_not_take.fetch_or(self.may_not, Ordering::Relaxed);
-        }
+        due.iter().for_each(|due| take(leases, due));
     }
 
     /// Tells those that may stay, and says who is to be told to go and whose time is over.
     fn note_all(&mut self, leases: &Leases, rules: &Preemption) -> (Vec<LeaseId>, Vec<Due>) {
         let now_ns = clock::now_ns();
-        let (rule, is_on) = (rule(rules), leases.preempts() && !self.may_not);
+        let (rule, is_on) = (rule(rules), leases.preempts());
         let mut book = leases.book();
         let is_anybody_told = book.leases.values().any(|lease| lease.leaves_ns().is_some());
         let is_resting = self.rests_until.is_some_and(|until| Instant::now() < until);
@@ -231,9 +225,9 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
 
 /// Takes the GPUs from those that go for one, who begins when the last has lost them: at the first from whom they cannot be taken
 /// the others keep theirs.
-fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
+fn take(leases: &Leases, due: &Due) {
     for id in &due.leases {
-        let Some(priority) = still_due(leases, id, &due.for_whom) else { return Ok(()) };
+        let Some(priority) = still_due(leases, id, &due.for_whom) else { return };
         let who = match &due.for_whom {
             ForWhom::Waits(container) => format!("{} waits for the room and", container.short()),
             ForWhom::Reservation(name) => format!("reservation {name} needs the room and"),
@@ -253,13 +247,12 @@ fn take(leases: &Leases, due: &Due) -> Result<(), ErrorBody> {
         serve(leases, lease, None);
         lease.makes_room = MakesRoom::default();
         let Err(error) = taken else { continue };
-        lease.makes_room.notice.give_up();
+        lease.makes_room.notice.give_up(revocation::again_ns(&error, clock::now_ns()));
         let short = lease.record.container_id.short();
         let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
         leases.events.note_failure(EventKind::LeasePreempted, about(&lease.record, None), message);
-        return Err(error);
+        return;
     }
-    Ok(())
 }
 
 /// Its priority, if the lease has to go for this one still, and that waits or something of it is missing.

@@ -5,6 +5,7 @@ use crate::gatekeeper::Order;
 use crate::lease::{Leases, class_policy, fails_open};
 use gpool_protocol::{ChangedKey, ErrorBody, ErrorCode, EventKind, Reloaded};
 use nix::sys::signal::{SigSet, Signal};
+use std::sync::atomic::Ordering;
 
 /// Keeps SIGHUP from ending this thread and those that it starts; the signal to wait for.
 ///
@@ -32,7 +33,7 @@ impl Leases {
     /// When the files cannot be used.
     pub fn reload(&self, uid: Option<u32>) -> Result<Reloaded, ErrorBody> {
         // Nothing is granted in between by half of the old rules.
-        let book = self.book();
+        let mut book = self.book();
         let old = self.configuration();
         let about = About { uid, ..About::default() };
         let reloaded = self.settings.reload().map_err(|error| {
@@ -41,7 +42,11 @@ impl Leases {
             ErrorBody::new(ErrorCode::ConfigurationInvalid, message, "correct the line and reload again")
         })?;
         let new = self.configuration();
-        for lease in book.leases.values() {
+        // What may be denied to a container may have changed as well, and is found out by trying.
+        self.may_not_take.store(false, Ordering::Relaxed);
+        for lease in book.leases.values_mut() {
+            lease.end_notice.retry();
+            lease.makes_room.notice.retry();
             let (tenant, class) = (lease.tenant, lease.record.class);
             let (before, after) = (class_policy(&old, class), class_policy(&new, class));
             if before != after {

@@ -28,6 +28,8 @@ pub use upkeep::{Upkeep, keep_up};
 const ROUNDS: usize = 20;
 /// How long who asks may wait until the device has everything back.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// What could not be taken by itself is tried again after this.
+const AGAIN_NS: u64 = 60_000_000_000;
 
 /// Takes the GPUs of a lease from its container, and waits a while until its share is free; see [`take`]. NVML is asked anew
 /// meanwhile, so this is not for the thread that asks it.
@@ -192,7 +194,19 @@ fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
         lease.revoked_at = None;
         tell(write_down(leases, lease));
     }
+    // Nobody counts any more on what would have to be taken from somebody.
+    leases.may_not_take.fetch_or(lacks_the_right(&cause), Ordering::Relaxed);
     not_denied(cause)
+}
+
+/// Whether it is the supervisor that may deny nothing to anybody. What a program above one cgroup keeps from it is that container's alone.
+fn lacks_the_right(cause: &io::Error) -> bool {
+    !devices::is_held_above(cause) && cause.kind() == io::ErrorKind::PermissionDenied
+}
+
+/// When what could not be taken for this is tried again by itself, CLOCK_MONOTONIC; never where it is not permitted, which lasts.
+pub fn again_ns(error: &ErrorBody, now_ns: u64) -> Option<u64> {
+    (error.code != ErrorCode::NotPermitted).then(|| now_ns.saturating_add(AGAIN_NS))
 }
 
 fn not_denied(cause: io::Error) -> ErrorBody {
@@ -366,11 +380,24 @@ mod tests {
 
     #[test]
     fn who_keeps_a_device_from_being_denied_is_named() {
-        let above = not_denied(io::Error::new(io::ErrorKind::PermissionDenied, devices::HeldAbove)).to_string();
+        let above = not_denied(held_above()).to_string();
         assert!(above.contains("above its cgroup") && above.contains("ConstrainDevices"), "{above}");
         assert!(!above.contains("confined") && above.contains("[GPOOL-E401]"), "{above}");
         let confined = not_denied(io::Error::from_raw_os_error(nix::libc::EPERM)).to_string();
         assert!(confined.contains("the confined variant of the service"), "{confined}");
         assert!(!not_denied(io::Error::from_raw_os_error(nix::libc::ENOMEM)).to_string().contains("confined"));
+    }
+
+    fn held_above() -> io::Error {
+        io::Error::new(io::ErrorKind::PermissionDenied, devices::HeldAbove)
+    }
+
+    #[test]
+    fn one_container_that_keeps_its_gpus_says_nothing_of_the_others() {
+        let of = io::Error::from_raw_os_error;
+        assert!(lacks_the_right(&of(nix::libc::EPERM)) && lacks_the_right(&of(nix::libc::EACCES)));
+        assert!(!lacks_the_right(&held_above()) && !lacks_the_right(&of(nix::libc::ENOMEM)));
+        assert_eq!(again_ns(&not_denied(held_above()), 1), None, "of itself it lasts");
+        assert_eq!(again_ns(&not_denied(of(nix::libc::ENOMEM)), 1), Some(60_000_000_001), "that may pass");
     }
 }

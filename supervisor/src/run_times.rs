@@ -7,13 +7,10 @@ use crate::preemptions::{sent_text, signal_of};
 use crate::revocation::{self, signal_users};
 use gpool_configuration::RunTime;
 use gpool_policy::run_time::{Step, notice_ns};
-use gpool_protocol::{ErrorCode, EventKind, LeaseState, format_seconds};
-use std::sync::atomic::Ordering;
+use gpool_protocol::{EventKind, LeaseState, format_seconds};
 
 /// So many lose their GPUs in one look, those first that ended first: each takes a while, in which nobody else looks at the GPUs.
 const AT_ONCE: usize = 4;
-/// What could not be taken is tried again after this.
-const AGAIN_NS: u64 = 60_000_000_000;
 
 /// What is to be done for whom.
 #[derive(Default)]
@@ -99,9 +96,7 @@ fn take(leases: &Leases, record: &Record) {
     // Its container may have ended meanwhile.
     let Some(lease) = book.leases.get_mut(id) else { return };
     leases.counters.note_run_time("not_revoked");
-    let may_not = error.code == ErrorCode::NotPermitted;
-    leases.may_not_take.fetch_or(may_not, Ordering::Relaxed);
-    lease.end_notice.note_failed(ends_ns, (!may_not).then(|| clock::now_ns().saturating_add(AGAIN_NS)));
+    lease.end_notice.note_failed(ends_ns, revocation::again_ns(&error, clock::now_ns()));
     let short = lease.record.container_id.short();
     let message = format!("the run time of {short} is over, and its GPUs cannot be taken from it: {error}");
     leases.events.note_failure(EventKind::LeaseRunTime, about(&lease.record, None), message);
