@@ -34,6 +34,12 @@ impl Drain {
         let found = self.fault.as_ref().map(|fault| format!("by the supervisor: {fault}"));
         said.into_iter().chain(found).collect::<Vec<_>>().join("; ")
     }
+
+    /// The command that ends it.
+    #[must_use]
+    pub fn ended_by(&self) -> &'static str {
+        if self.fault.is_some() { "gpool gpu undrain --fault" } else { "gpool gpu undrain" }
+    }
 }
 
 /// Asks that a GPU takes no new leases. Those that it has go on.
@@ -61,6 +67,15 @@ impl DrainRequest {
             count => wrong(format!("reason has {count} characters, and {REASON_CHARACTERS} at most are kept")),
         }
     }
+}
+
+/// Asks that a GPU takes leases again.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UndrainRequest {
+    /// Also if it was drained for a fault of its own: whoever says so knows of that.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fault: bool,
 }
 
 /// A GPU that takes no new leases: a whole one or a divided one, with all of its instances.
@@ -98,6 +113,7 @@ mod tests {
         let fault = Some("Xid 95".to_owned());
         let both = Drain { fault: fault.clone(), ..drain.clone() };
         assert_eq!(both.cause(), "by user 1000: new power supply; by the supervisor: Xid 95");
+        assert_eq!((drain.ended_by(), both.ended_by()), ("gpool gpu undrain", "gpool gpu undrain --fault"));
         let alone = Drain { uid: None, reason: String::new(), fault, ..drain.clone() };
         assert_eq!(alone.cause(), "by the supervisor: Xid 95");
         let gpu = DrainedGpu { uuid: GpuUuid("GPU-1".into()), index: None, drain, leases: 2 };

@@ -54,7 +54,7 @@ pub use counted::{
     Countable, CountedResource, Counts, INSTANCE_ANNOTATION, InstanceCount, PERCENT_ANNOTATION, PERCENT_OF_A_GPU,
     instance_annotation, is_counted_annotation,
 };
-pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS};
+pub use drain::{Drain, DrainRequest, DrainedGpu, REASON_CHARACTERS, UndrainRequest};
 pub use driver::{DriverView, ShimView};
 pub use error::{ErrorBody, ErrorCode};
 pub use events::{Event, EventKind, EventPriority, GpuCharge};

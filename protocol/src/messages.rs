@@ -22,7 +22,7 @@
 //! | `GET /v1/gpus/silent` | | `[SilentGpu]` |
 //! | `GET /v1/gpus/drained` | | `[DrainedGpu]` |
 //! | `POST /v1/gpus/GPU/drain` | [`DrainRequest`](crate::DrainRequest) | [`DrainedGpu`](crate::DrainedGpu) |
-//! | `POST /v1/gpus/GPU/undrain` | nothing | [`DrainedGpu`](crate::DrainedGpu), as it was |
+//! | `POST /v1/gpus/GPU/undrain` | [`UndrainRequest`](crate::UndrainRequest) | [`DrainedGpu`](crate::DrainedGpu), as it was |
 //! | `GET /v1/driver` | | [`DriverView`](crate::DriverView) |
 //! | `GET /v1/guard` | | `[GuardedProcess]` |
 //! | `GET /v1/guard/outside` | | `[OutsideProcess]` |

@@ -8,7 +8,7 @@ use crate::device::{Gpu, Kind};
 use crate::events::About;
 use crate::lease::{Leases, failed};
 use crate::state_file::StateFile;
-use gpool_protocol::{Drain, DrainRequest, DrainedGpu, ErrorBody, ErrorCode, EventKind, GpuUuid};
+use gpool_protocol::{Drain, DrainRequest, DrainedGpu, ErrorBody, ErrorCode, EventKind, GpuUuid, UndrainRequest};
 use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
@@ -59,6 +59,14 @@ impl Drains {
         let drained = self.lock();
         let boards = gpus.iter().filter(|gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided));
         boards.filter_map(|gpu| Some(format!("{} is drained {}", gpu.uuid, drained.get(&gpu.uuid)?.cause()))).collect()
+    }
+
+    /// The same of those of `own` that have a fault.
+    pub fn with_fault(&self, own: &[GpuUuid]) -> Vec<String> {
+        let drained = self.lock();
+        let faulty =
+            own.iter().filter_map(|uuid| drained.get(uuid).filter(|its| its.fault.is_some()).map(|its| (uuid, its)));
+        faulty.map(|(uuid, drain)| format!("{uuid} is drained {}", drain.cause())).collect()
     }
 
     /// Writes a change down, then makes it. Gives whether it was one.
@@ -192,9 +200,10 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
     }
     if let Ok(view) = view_of(leases, uuid) {
         let message = format!(
-            "GPU {} takes no new leases: drained {}; when it is repaired or reset, or may serve as it is: gpool gpu undrain",
+            "GPU {} takes no new leases: drained {}; when it is repaired or reset, or may serve as it is: {}",
             called(&view),
-            view.drain.cause()
+            view.drain.cause(),
+            view.drain.ended_by()
         );
         leases.events.note_failure(EventKind::GpuDrained, About::default(), message);
     }
@@ -204,25 +213,40 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
 /// more or comes back: who says so knows of it.
 ///
 /// # Errors
-/// A GPU that is unknown or not drained, or a disk that does not take it.
-pub fn undrain(leases: &Leases, text: &str, uid: u32) -> Result<DrainedGpu, ErrorBody> {
+/// A GPU that is unknown or not drained, or has a fault that nobody has named; or a disk that does not take it.
+pub fn undrain(leases: &Leases, text: &str, asked: &UndrainRequest, uid: u32) -> Result<DrainedGpu, ErrorBody> {
     let uuid = named(&leases.gpus(), &leases.drains.lock(), text)?;
     let _turn = leases.healths.decide();
     let view = view_of(leases, &uuid)?;
-    let changed = leases.drains.change(|drained| drop(drained.remove(&uuid)));
-    match changed.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))? {
-        false => return Err(is_not_drained(&uuid)),
-        true => {
-            let accepted = match leases.healths.accept(&uuid) {
-                found if found.is_empty() => String::new(),
-                found => format!(", although it shows {}", found.join(", ")),
-            };
-            let message = format!("GPU {} takes leases again{accepted}", called(&view));
-            let about = About { uid: Some(uid), ..About::default() };
-            leases.events.note(EventKind::GpuUndrained, about, message);
-        }
-    }
+    let opened = leases.drains.0.change(|drained| open(drained, &view, asked));
+    let (drain, _) =
+        opened.map_err(|cause| failed("the GPU is as it was: what is drained cannot be written", cause))?;
+    let view = DrainedGpu { drain: drain?, ..view };
+    let accepted = match leases.healths.accept(&uuid) {
+        found if found.is_empty() => String::new(),
+        found => format!(", although it shows {}", found.join(", ")),
+    };
+    let dropped = view.drain.fault.as_ref().map_or_else(String::new, |fault| format!("; it was drained for {fault}"));
+    let message = format!("GPU {} takes leases again{accepted}{dropped}", called(&view));
+    leases.events.note(EventKind::GpuUndrained, About { uid: Some(uid), ..About::default() }, message);
     Ok(view)
+}
+
+/// Takes a GPU out of those that are drained. Gives how it was.
+///
+/// # Errors
+/// It is not drained, or has a fault, perhaps since somebody drained it for something else, and it is not said that this is known.
+fn open(drained: &mut Drained, gpu: &DrainedGpu, asked: &UndrainRequest) -> Result<Drain, ErrorBody> {
+    let Some(its) = drained.get(&gpu.uuid) else { return Err(is_not_drained(&gpu.uuid)) };
+    if let Some(fault) = its.fault.as_ref().filter(|_| !asked.fault) {
+        return Err(ErrorBody::new(
+            ErrorCode::LeaseConflict,
+            format!("GPU {} is drained for a fault of its own: {fault}", called(gpu)),
+            "when it is repaired or reset (Resetting a GPU in the administrator's guide), or may serve as it is: gpool gpu undrain \
+             --fault",
+        ));
+    }
+    drained.remove(&gpu.uuid).ok_or_else(|| is_not_drained(&gpu.uuid))
 }
 
 /// `0 (GPU-5ca1)`, or the UUID alone of one that is not there.
@@ -247,7 +271,7 @@ pub fn is_drained(sentences: &[String]) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::ShareNotFree,
         format!("GPUs that would do take no new leases: {}", sentences.join(", ")),
-        "wait until that is over, or end it with gpool gpu undrain",
+        "wait until that is over, or end it with gpool gpu undrain, that of a fault with --fault",
     )
 }
 
@@ -328,6 +352,33 @@ mod tests {
             let error = found(text).unwrap_err();
             assert!(error.message.contains(part) && error.remedy.contains("gpool gpu ls"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_fault_that_came_after_a_person_s_word_is_not_forgotten_with_that() {
+        let uuid = Gpu::sample(0).uuid;
+        let mut drained = Drained::from([(uuid.clone(), Drain { fault: Some("Xid 79".into()), ..by(7) })]);
+        let gpu = DrainedGpu { uuid: uuid.clone(), index: Some(0), drain: by(7), leases: 0 };
+        let refused = open(&mut drained, &gpu, &UndrainRequest::default()).unwrap_err();
+        assert!(refused.message.contains("GPU 0 (GPU-0)") && refused.message.ends_with("its own: Xid 79"), "{refused}");
+        assert!(refused.remedy.contains("gpool gpu undrain --fault") && drained.contains_key(&uuid), "{refused}");
+        let known = UndrainRequest { fault: true };
+        assert_eq!(open(&mut drained, &gpu, &known).unwrap().fault.as_deref(), Some("Xid 79"), "as it is told");
+        assert!(open(&mut drained, &gpu, &known).unwrap_err().message.contains("is not drained"));
+        drained.insert(uuid, by(7));
+        assert_eq!(open(&mut drained, &gpu, &UndrainRequest::default()), Ok(by(7)), "it has none");
+    }
+
+    #[test]
+    fn who_is_in_the_host_s_memory_does_not_come_back_to_a_fault() {
+        let directory = tempfile::tempdir().unwrap();
+        let (drains, own) = (Drains::open(directory.path()), [Gpu::sample(0).uuid, Gpu::sample(1).uuid]);
+        drains.change(|drained| drop(drained.insert(own[0].clone(), by(7)))).unwrap();
+        assert!(drains.with_fault(&own).is_empty(), "it was there before it was drained");
+        let faulty = Drain { fault: Some("Xid 79".into()), uid: None, ..by(7) };
+        drains.change(|drained| drop(drained.insert(own[1].clone(), faulty))).unwrap();
+        assert_eq!(drains.with_fault(&own), ["GPU-1 is drained by the supervisor: Xid 79"]);
+        assert!(drains.with_fault(&own[..1]).is_empty(), "another's GPU");
     }
 
     #[test]

@@ -39,6 +39,9 @@ pub enum GpuVerb {
         /// Indices or UUIDs of GPUs, or unique prefixes of UUIDs
         #[arg(required = true, value_name = "GPU")]
         gpus: Vec<String>,
+        /// Also those that the supervisor drained for a fault of their own: after a repair or a reset, or to have them serve as they are
+        #[arg(long)]
+        fault: bool,
     },
 }
 

@@ -38,7 +38,7 @@ pub fn run(client: &Client, verb: &GpuVerb) -> Result<(), Failure> {
         GpuVerb::Ls { format } => list(client, *format),
         GpuVerb::Drain { gpus, reason, wait, evict } => drain::drain(client, gpus, reason, (*wait, *evict)),
         GpuVerb::Test(options) => test::test(client, options),
-        GpuVerb::Undrain { gpus } => drain::undrain(client, gpus),
+        GpuVerb::Undrain { gpus, fault } => drain::undrain(client, gpus, *fault),
     }
 }
 
@@ -91,7 +91,7 @@ fn state(gpu: &GpuView, drained: &[DrainedGpu]) -> &'static str {
 
 /// A sentence for each GPU that is drained.
 fn render_drained(drained: &[DrainedGpu]) -> String {
-    drained.iter().map(|gpu| format!("{}; gpool gpu undrain ends that\n", named_drained(gpu))).collect()
+    drained.iter().map(|gpu| format!("{}; {} ends that\n", named_drained(gpu), gpu.drain.ended_by())).collect()
 }
 
 /// A sentence for each GPU that takes nobody in for the sake of who is there.

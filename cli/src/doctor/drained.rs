@@ -11,7 +11,7 @@ pub fn check(host: &Surroundings) -> Outcome {
         true => Outcome::ok("no GPU is drained"),
         false => {
             let all: Vec<String> = drained.iter().map(named_drained).collect();
-            Outcome::warn(first_of(&all), "end it when it is over: gpool gpu undrain")
+            Outcome::warn(first_of(&all), "end it when it is over: gpool gpu undrain, that of a fault with --fault")
         }
     }
 }

@@ -107,7 +107,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
         }
         ("POST", ["v1", "gpus", gpu, "undrain"]) => {
             peer.must_administer("end the draining of a GPU")?;
-            value(drains::undrain(leases, gpu, peer.uid)?)
+            value(drains::undrain(leases, gpu, &request.message_or_default()?, peer.uid)?)
         }
         ("GET", ["v1", "mig"]) => value(mig::view(leases)?),
         ("POST", ["v1", "mig", "apply"]) => {

@@ -74,7 +74,7 @@ fn computes_wrong(host: &mut Host) -> Result<()> {
 
 /// Who opens it knows of it. One that is in use is not tested.
 fn is_opened_in_spite_of_it(host: &Host) -> Result<()> {
-    let said = succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    let said = succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?)?;
     ensure(said.contains("although it shows test-failed"), || format!("gpool gpu undrain says {said}"))?;
     let tenant = Tenant::greedy(500).run(host, "tenant", &ASKED)?;
     let refused = test(host, &["0"], &SHORT)?;
@@ -98,7 +98,7 @@ fn is_opened_in_spite_of_it(host: &Host) -> Result<()> {
     })?;
     wait_for("a GPU that is healthy again", || Ok(health(host)? == "ok"))?;
     is_refused(host, &ASKED, &["GPOOL-E201", "by the supervisor: test-failed"])?;
-    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?).map(drop)
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?).map(drop)
 }
 
 /// A container that wants nearly all memory starts while a test has the GPU, and has it to itself.
@@ -146,7 +146,7 @@ fn fails_and_gives_way(host: &Host) -> Result<()> {
     is_closed(host)?;
     says(host, &[])?;
     succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
-    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?).map(drop)
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?).map(drop)
 }
 
 /// By force: what it has started ends as well, and the next test may begin.
@@ -168,7 +168,7 @@ fn loses_a_bit(host: &Host) -> Result<()> {
     is_closed(host)?;
     says(host, &[])?;
     succeeded("gpool gpu test", test(host, &["0"], &SHORT)?)?;
-    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?).map(drop)
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?).map(drop)
 }
 
 /// Of a GPU that is drained alone. Settings of the host are told and fail nothing.

@@ -64,7 +64,7 @@ fn is_pending(host: &Host, on_it: &str) -> Result<()> {
 
 /// It is not drained for that again, also after a restart; another row is something else.
 fn is_opened_in_spite_of_it(host: &mut Host) -> Result<()> {
-    let said = succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    let said = succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?)?;
     ensure(said.contains("although it shows remap-pending"), || format!("gpool gpu undrain says {said}"))?;
     runs(host)?;
     host.kill_supervisor()?;
@@ -78,7 +78,7 @@ fn is_opened_in_spite_of_it(host: &mut Host) -> Result<()> {
     say(host, &["--uncorrectable-rows", "2"])?;
     wait_for("the end of that", || Ok(told(host, "shows remap-pending no more")?.len() == 1))?;
     is_refused(host, &ASKED, &["GPOOL-E201", "remap-pending"])?;
-    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?)?;
     runs(host)
 }
 
@@ -104,7 +104,7 @@ fn is_held_down(host: &Host) -> Result<()> {
         let over = format!("shows {finding} no more");
         wait_for("the end of heat and errors", || Ok(told(host, &over)?.len() == 1))?;
     }
-    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?)?;
     wait_for("a GPU that is healthy again", || is_shown(host, "ok"))
 }
 

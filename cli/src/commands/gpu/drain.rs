@@ -4,10 +4,9 @@ use super::{called, evict};
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
 use gpool_protocol::{
-    Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, GpuView, HealthFinding, LeaseView, format_seconds, gpu_path,
-    health_words,
+    Client, DrainRequest, DrainedGpu, ErrorBody, GpuUuid, GpuView, HealthFinding, LeaseView, UndrainRequest,
+    format_seconds, gpu_path, health_words,
 };
-use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Between two looks at the leases that are left.
@@ -63,11 +62,11 @@ pub fn drain(
 ///
 /// # Errors
 /// GPUs that are refused, which do not keep the others from it.
-pub fn undrain(client: &Client, gpus: &[String]) -> Result<(), Failure> {
-    let mut refused = Vec::new();
+pub fn undrain(client: &Client, gpus: &[String], fault: bool) -> Result<(), Failure> {
+    let (mut refused, asked) = (Vec::new(), UndrainRequest { fault });
     for gpu in gpus {
-        match post::<Value, DrainedGpu>(client, gpu, "undrain", &json!({})) {
-            Ok(gpu) => output::print(&format!("{}{}\n", opened(&gpu), spite(client, &gpu.uuid)))?,
+        match post::<_, DrainedGpu>(client, gpu, "undrain", &asked) {
+            Ok(gpu) => output::print(&format!("{}{}{}\n", opened(&gpu), spite(client, &gpu.uuid), dropped(&gpu)))?,
             Err(refusal) => refused.push(refusal),
         }
     }
@@ -76,6 +75,11 @@ pub fn undrain(client: &Client, gpus: &[String]) -> Result<(), Failure> {
 
 fn opened(gpu: &DrainedGpu) -> String {
     format!("{} takes leases again", called(gpu.index, &gpu.uuid))
+}
+
+/// For which fault it was drained, which is known to nobody any more from now on.
+fn dropped(gpu: &DrainedGpu) -> String {
+    gpu.drain.fault.as_ref().map_or_else(String::new, |fault| format!("; it was drained for {fault}"))
 }
 
 /// In spite of what it does, as the end of a sentence; an older supervisor does not say.
@@ -111,7 +115,10 @@ fn told(gpu: &DrainedGpu) -> String {
         1 => "1 lease is on it, and goes on".to_owned(),
         leases => format!("{leases} leases are on it, and go on"),
     };
-    format!("{} takes no new leases; {left}", called(gpu.index, &gpu.uuid))
+    // Also one that the supervisor has drained before, for a fault that would go unseen otherwise.
+    let fault =
+        gpu.drain.fault.as_ref().map_or_else(String::new, |fault| format!("; it has a fault of its own: {fault}"));
+    format!("{} takes no new leases; {left}{fault}", called(gpu.index, &gpu.uuid))
 }
 
 /// Whether a cluster counts what any of them has.
@@ -201,6 +208,15 @@ mod tests {
             in_spite(&[]).is_empty()
                 && in_spite(&[finding]).starts_with(", although it shows remap-pending: it is not")
         );
+    }
+
+    #[test]
+    fn a_fault_is_told_to_who_drains_the_gpu_and_to_who_opens_it() {
+        let mut gpu = drained("GPU-1", 0);
+        assert!(!told(&gpu).contains("fault") && dropped(&gpu).is_empty());
+        gpu.drain.fault = Some("Xid 79".into());
+        assert!(told(&gpu).ends_with("; no lease is on it; it has a fault of its own: Xid 79"), "{}", told(&gpu));
+        assert_eq!(dropped(&gpu), "; it was drained for Xid 79");
     }
 
     #[test]

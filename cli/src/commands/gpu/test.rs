@@ -146,7 +146,7 @@ fn wanted(client: &Client, options: &TestOptions) -> Result<(Vec<String>, String
 fn still_drained(client: &Client, done: &[Done]) -> String {
     let drained: Vec<DrainedGpu> = client.get("/v1/gpus/drained").unwrap_or_default();
     let of_tested = drained.iter().filter(|gpu| done.iter().any(|done| done.uuid == gpu.uuid));
-    of_tested.map(|gpu| format!("{}; gpool gpu undrain ends that\n", named_drained(gpu))).collect()
+    of_tested.map(|gpu| format!("{}; {} ends that\n", named_drained(gpu), gpu.drain.ended_by())).collect()
 }
 
 /// Whether the last test is that long ago, or there was none.
