@@ -86,16 +86,18 @@ impl Kind {
     pub fn remedy(self) -> &'static str {
         match self {
             Self::RemapFailure => "have the GPU replaced",
-            Self::RemapPending => "reset the GPU or boot the host when nobody is on it",
+            Self::RemapPending => {
+                "reset the GPU as the administrator's guide says (Resetting a GPU), or boot the host, when nobody is on it"
+            }
             Self::EccUncorrected => {
                 "look for Xids in the kernel's log, which name the programs that had this memory, and reset the GPU if it \
-                 goes on"
+                 goes on, as the administrator's guide says (Resetting a GPU)"
             }
             Self::Thermal => "look at fans, air and power supply of the host",
             Self::PcieReplay | Self::PcieWidth => "have its seat in the slot, the riser and its cables looked at",
             Self::TestFailed => {
-                "gpool events and gpool gpu ls --format json have what was wrong; reset the GPU and test it again with gpool gpu \
-                 test, and have it replaced if that fails too"
+                "gpool events and gpool gpu ls --format json have what was wrong; reset the GPU as the administrator's guide says \
+                 (Resetting a GPU), test it again with gpool gpu test, and have it replaced if that fails too"
             }
         }
     }

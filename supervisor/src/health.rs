@@ -394,8 +394,8 @@ mod tests {
     fn a_finding_is_told_with_its_figures_who_is_on_the_gpu_and_what_to_do() {
         let said = |news, reading: &Reading| message(&Gpu::sample(1), news, (reading, &[]), ("a is on it", false));
         let want = "GPU 1 (GPU-1) shows remap-pending: memory that has failed is to be replaced by spare memory at the next reset \
-                    (rows replaced so far: 0 for correctable errors, 2 for others); a is on it; reset the GPU or boot the host when \
-                    nobody is on it";
+                    (rows replaced so far: 0 for correctable errors, 2 for others); a is on it; reset the GPU as the administrator's \
+                    guide says (Resetting a GPU), or boot the host, when nobody is on it";
         assert_eq!(said(News::Found(Kind::RemapPending, 1), &pending(2)), want);
         assert!(
             said(News::Found(Kind::Thermal, 3), &Reading::default())

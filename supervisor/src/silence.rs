@@ -19,11 +19,12 @@ use std::time::{Duration, Instant};
 pub const PATIENCE: Duration = device::PATIENCE;
 
 /// For a GPU that has answered before.
-const REMEDY: &str = "look for its Xid in the kernel's log, reset it or the host, and restart the supervisor if it does not \
-                      take leases again by itself: systemctl restart gpool-supervisor";
+const REMEDY: &str = "look for its Xid in the kernel's log, and reset it as the administrator's guide says (Resetting a GPU), \
+                      or boot the host; if it does not take leases again by itself then: systemctl restart gpool-supervisor";
 /// For one that has not.
-const REMEDY_AT_START: &str = "look for its Xid in the kernel's log and reset it or the host; a start of the supervisor \
-                               at which it answers serves it: systemctl restart gpool-supervisor";
+const REMEDY_AT_START: &str = "look for its Xid in the kernel's log, and reset it as the administrator's guide says (Resetting \
+                               a GPU), or boot the host; a start of the supervisor at which it answers serves it: systemctl \
+                               restart gpool-supervisor";
 
 /// What is known of all GPUs. Its lock is taken last of all.
 #[derive(Debug)]
@@ -301,6 +302,10 @@ mod tests {
         assert_eq!(named, [(2, None), (1, Some(GpuUuid("GPU-1".into())))]);
         assert_eq!(seen[1].cause, "NVML does not answer: gone", "as it was said last");
         assert!(seen.iter().all(|gpu| gpu.remedy.contains("systemctl restart gpool-supervisor")), "{seen:?}");
+        assert!(
+            seen.iter().all(|gpu| gpu.remedy.contains("(Resetting a GPU)")),
+            "the supervisor has it open: {seen:?}"
+        );
         note(&silence, 1, start + 2 * PATIENCE, None);
         assert_eq!(silence.views(&gpus).len(), 1);
     }
