@@ -7,7 +7,7 @@ use crate::hang::stop;
 use crate::lease::{Lease, Leases, about, class_policy};
 use crate::region::Report;
 use gpool_configuration::{Configuration, FailedAction};
-use gpool_protocol::{Class, EventKind, GpuUuid, HostPid, LeaseFault};
+use gpool_protocol::{Class, Drain, EventKind, GpuUuid, HostPid, LeaseFault};
 
 /// What follows for a container.
 enum Consequence {
@@ -76,15 +76,41 @@ fn mark(lease: &mut Lease, fault: Option<LeaseFault>, configuration: &Configurat
     }
 }
 
-/// Takes the marks from those whose programs have ended that were there: new ones begin anew.
+/// Takes the marks from those whose programs have ended that were there: new ones begin anew. Ends those whose class has come to ask for
+/// that since.
 pub fn look(leases: &Leases) {
-    let (configuration, mut report) = (leases.configuration(), Report::new());
+    let (gpus, configuration, mut report) = (leases.gpus(), leases.configuration(), Report::new());
     let mut book = leases.book();
     for lease in book.leases.values_mut().filter(|lease| lease.record.fault == Some(LeaseFault::GpuFailed)) {
         if !is_left(lease, &mut report) {
             mark(lease, None, &configuration);
+        } else if class_policy(&configuration, lease.record.class).failed_action == FailedAction::Stop {
+            stop_late(leases, lease, &gpus);
         }
     }
+}
+
+/// Ends a container that is marked, if whoever starts it again has another GPU. Of what is left of one that was ended nothing is told.
+fn stop_late(leases: &Leases, lease: &mut Lease, gpus: &[Gpu]) {
+    let closed = lease.gpus().find_map(|place| {
+        let gpu = gpus.get(place)?;
+        let cause = why_closed(leases.drains.of(gpu), leases.silence.is_silent(place))?;
+        Some(((gpu.index, gpu.board()?.clone()), cause))
+    });
+    let Some(((index, board), cause)) = closed.filter(|_| may_be_marked(lease)) else { return };
+    let killed = stop_all(lease);
+    if killed.is_empty() {
+        return;
+    }
+    let consequence = in_words(lease.record.class, Consequence::Stopped(killed));
+    let message = sentence(lease.record.container_id.short(), (index, &board), &cause, &consequence);
+    leases.events.note(EventKind::GpuFailed, about(&lease.record, None), message);
+}
+
+/// Why a GPU that has failed takes nobody in; none if it does. Where a person alone has drained it that may be for something else.
+fn why_closed(drain: Option<Drain>, is_silent: bool) -> Option<String> {
+    let fault = drain.and_then(|drain| drain.fault);
+    fault.or_else(|| is_silent.then(|| "it does not answer".to_owned()))
 }
 
 /// Whether something is left of what was there when a GPU failed. After a restart of the supervisor, and without shims, that is
@@ -125,6 +151,17 @@ fn sentence(container: &str, (index, board): (u32, &GpuUuid), cause: &str, conse
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_that_its_class_wants_ended_later_is_ended_where_it_would_not_come_back() {
+        let drained = |fault: Option<&str>| {
+            let fault = fault.map(str::to_owned);
+            Some(Drain { since_unix_ms: 1, uid: Some(0), reason: "new fans".into(), fault })
+        };
+        assert_eq!(why_closed(drained(Some("Xid 79")), false).as_deref(), Some("Xid 79"));
+        assert_eq!(why_closed(None, true).as_deref(), Some("it does not answer"));
+        assert_eq!((why_closed(None, false), why_closed(drained(None), false)), (None, None));
+    }
 
     #[test]
     fn what_has_failed_and_what_follows_is_said_in_a_sentence() {

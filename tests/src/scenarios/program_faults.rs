@@ -2,7 +2,7 @@
 //! lives on, and its neighbour is not touched. A GPU that fails as a whole takes the work of all that use it: they are marked and told with
 //! one cause, and where their class says so their containers are ended, so that docker starts them again, on the other GPU.
 
-use super::{finish, wait_for};
+use super::{finish, reload_with, wait_for};
 use crate::failure::{Context, Failure, Result, ensure};
 use crate::host::{Container, Host, succeeded, text};
 use crate::namespaces::Inside;
@@ -42,6 +42,7 @@ fn with_all(host: &mut Host) -> Result<()> {
     let index = host.index_of(&gpu)?;
     programs(host, index, [&ends, &lives, &beside])?;
     whole(host, index, &lives, [&beside, &trains])?;
+    late(host, [&lives, &beside])?;
     lost(host, 1 - index, &trains)
 }
 
@@ -103,6 +104,16 @@ fn whole(host: &Host, index: u32, lives: &Container, [beside, trains]: [&Contain
     let ended = host.events_of(EventKind::LeaseEnded)?;
     let why = "its container was stopped because its GPU has failed";
     ensure(ended.iter().any(|event| event.message.contains(why)), || format!("{why:?} is not in {ended:#?}"))
+}
+
+/// Those that are marked are ended when their class comes to ask for it.
+fn late(host: &Host, marked: [&Container; 2]) -> Result<()> {
+    reload_with(host, &format!("{CONFIGURATION}[class.batch]\nfailed_action = \"stop\"\n"))?;
+    for container in marked {
+        wait_for("a container that is marked to be ended", || Ok(!container.is_alive()))?;
+    }
+    let is_told = |event: &Event| event.message.contains("by [class.batch] failed_action");
+    wait_for("both to be told", || Ok(host.events_of(EventKind::GpuFailed)?.into_iter().filter(is_told).count() == 2))
 }
 
 /// The other GPU is lost as well, by NVML's word alone.
