@@ -9,7 +9,7 @@ use crate::device::{self, Gpu, InventoryError, Kind, SilentBoard};
 use crate::events::About;
 use crate::gpu_failures;
 use crate::lease::Leases;
-use gpool_protocol::{EventKind, SilentGpu};
+use gpool_protocol::{ErrorBody, ErrorCode, EventKind, SilentGpu};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -127,6 +127,13 @@ impl Silence {
         left_out.chain(silent).collect()
     }
 
+    /// Each board of `gpus` that takes nobody in because it does not answer, in a sentence.
+    pub fn sentences(&self, gpus: &[Gpu]) -> Vec<String> {
+        let boards = gpus.iter().enumerate().filter(|(_, gpu)| matches!(gpu.kind, Kind::Whole | Kind::Divided));
+        let silent = boards.filter(|(place, _)| self.is_silent(*place));
+        silent.map(|(_, gpu)| format!("GPU {} ({}) does not answer", gpu.index, gpu.uuid)).collect()
+    }
+
     /// The GPUs as who looks for room may have them: one that does not answer is as gone.
     pub fn without_silent(&self, gpus: &[Gpu]) -> Vec<Gpu> {
         let seen = |(index, gpu): (usize, &Gpu)| match self.is_silent(index) {
@@ -135,6 +142,15 @@ impl Silence {
         };
         gpus.iter().enumerate().map(seen).collect()
     }
+}
+
+/// What one is told who waits for room that there would be on GPUs that do not answer.
+pub fn is_silent(sentences: &[String]) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::ShareNotFree,
+        format!("GPUs that would do take no new leases: {}", sentences.join(", ")),
+        "wait until that is over; gpool gpu ls says what to do",
+    )
 }
 
 /// Notes what came of asking for the GPU at `index` at the time `asked`, and tells what has changed.
@@ -306,6 +322,10 @@ mod tests {
             seen.iter().all(|gpu| gpu.remedy.contains("(Resetting a GPU)")),
             "the supervisor has it open: {seen:?}"
         );
+        assert_eq!(silence.sentences(&gpus), ["GPU 1 (GPU-1) does not answer"], "what can be waited for");
+        let instance = Gpu { kind: Kind::Gone, ..gpu(1) };
+        assert!(silence.sentences(&[gpu(0), instance]).is_empty(), "it is not there");
+        assert_eq!(is_silent(&silence.sentences(&gpus)).code, ErrorCode::ShareNotFree);
         note(&silence, 1, start + 2 * PATIENCE, None);
         assert_eq!(silence.views(&gpus).len(), 1);
     }

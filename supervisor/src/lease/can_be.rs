@@ -11,12 +11,19 @@ impl Leases {
     /// # Errors
     /// Values that cannot be, or a class that this host denies; or nothing is started here.
     pub fn check_can_be(&self, asked: &LeaseRequest) -> Result<(), ErrorBody> {
+        self.check_values(asked).and_then(|()| self.check_driver())
+    }
+
+    /// Whether a request could be granted wherever things are started.
+    ///
+    /// # Errors
+    /// Values that cannot be, or a class that this host denies.
+    pub fn check_values(&self, asked: &LeaseRequest) -> Result<(), ErrorBody> {
         asked.request.check()?;
         check_cap(asked.request.memory)?;
         check_class(&self.configuration(), asked.request.class)?;
         let Request { run_seconds, class, .. } = asked.request;
-        check_run_time(run_seconds, class, self.longest_run_seconds(class))?;
-        self.check_driver()
+        check_run_time(run_seconds, class, self.longest_run_seconds(class))
     }
 
     /// The versions of the driver's libraries and of its kernel module; none while that of the libraries is not known, as
@@ -32,7 +39,10 @@ impl Leases {
     }
 
     /// Libraries that were replaced while the kernel module was in use work with it no more.
-    fn check_driver(&self) -> Result<(), ErrorBody> {
+    ///
+    /// # Errors
+    /// So it is, and nothing is started here until the host is in order again.
+    pub fn check_driver(&self) -> Result<(), ErrorBody> {
         self.replaced_driver().map_or(Ok(()), |(version, module)| {
             let cause = format!("the driver's libraries are of version {version} and its kernel module of {module}");
             let remedy = "boot this host, or have all that uses GPUs end and load the module anew";

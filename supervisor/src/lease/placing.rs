@@ -16,6 +16,7 @@ use crate::drains;
 use crate::mps::{Domain, GroupRecord};
 use crate::procfs::{ProcessName, WatchedProcess};
 use crate::queue::is_for_want_of_room;
+use crate::silence;
 use gpool_policy::admission::{Demand, GpuCapacity, Placement, Refusal, place};
 use gpool_policy::mechanism::Mechanism as Chosen;
 use gpool_protocol::{ErrorBody, ErrorCode, LeaseRequest, LeaseState, Mechanism, Mode};
@@ -112,12 +113,21 @@ impl Leases {
         self.drains.without_drained(self.silence.without_silent(&self.gpus()))
     }
 
-    /// A refusal with the GPUs that are drained. Who would have room on one of them may wait for that, as for the end of a lease.
-    pub fn with_drained(&self, refusal: ErrorBody, (asked, uid): (&LeaseRequest, u32), book: &Book) -> ErrorBody {
-        let drained = self.drains.sentences(&self.gpus());
-        let is_for_them =
-            !drained.is_empty() && refusal.code == ErrorCode::NoGpu && self.could_fit(asked, uid, book).is_ok();
-        if is_for_them { drains::is_drained(&drained) } else { drains::with_drained(refusal, &drained) }
+    /// A refusal with the GPUs that are drained or do not answer. Who would have room on one of them may wait for that, as for the end of
+    /// a lease; who does not wait is refused for a GPU that does not answer as for one that is not there.
+    pub fn with_out_of_use(&self, refusal: ErrorBody, (asked, uid): (&LeaseRequest, u32), book: &Book) -> ErrorBody {
+        let gpus = self.gpus();
+        let (drained, silent) = (self.drains.sentences(&gpus), self.silence.sentences(&gpus));
+        let would_do =
+            |gpus: &[Gpu]| refusal.code == ErrorCode::NoGpu && self.could_fit_on(gpus, (asked, uid), book).is_ok();
+        if !drained.is_empty() && would_do(&self.silence.without_silent(&gpus)) {
+            return drains::is_drained(&drained);
+        }
+        let all = [silent, drained].concat();
+        if asked.request.wait_seconds.is_some() && !all.is_empty() && would_do(&gpus) {
+            return silence::is_silent(&all);
+        }
+        drains::with_drained(refusal, &all)
     }
 
     /// A daemon that nobody uses any more is in the way only until it has ended, and a server of the driver's in a fault until
@@ -149,7 +159,7 @@ impl Leases {
         }
         let room = self.room_for(asked, uid, &scene, record.zip(home));
         let Room { served, domain, placed, has_no_hours, is_lent, .. } =
-            room.map_err(|refusal| self.with_drained(refusal, (asked, uid), book))?;
+            room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), book))?;
         if has_no_hours && asked.request.deadline.is_some() && record.is_none() {
             let refusal = without_hours();
             // Of who waits the next period may come in time.

@@ -320,19 +320,27 @@ impl Leases {
     }
 
     /// Whether a request would have room if nobody were on the GPUs, and goes with the quotas of its team and its user if they have
-    /// nothing else. By `real`, the book, it is known what it comes back to.
+    /// nothing else. By `real`, the book, it is known what it comes back to. Those that do not answer, or are drained, may again.
     ///
     /// # Errors
     /// Why not.
     pub fn could_fit(&self, asked: &LeaseRequest, uid: u32, real: &Book) -> Result<(), ErrorBody> {
-        let (gpus, book) = (self.silence.without_silent(&self.gpus()), Book::default());
-        let scene = self.scene(&book, None, &gpus);
+        self.could_fit_on(&self.gpus(), (asked, uid), real)
+    }
+
+    /// The same on these GPUs.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn could_fit_on(&self, gpus: &[Gpu], (asked, uid): (&LeaseRequest, u32), real: &Book) -> Result<(), ErrorBody> {
+        let book = Book::default();
+        let scene = self.scene(&book, None, gpus);
         // Nor does it matter how far a budget is spent: the next one comes.
         let without_spent = |standing: Standing| standing.with_spent(None, clock::unix_ms() / 1000);
         let scene = Scene { standing: scene.standing.clone().map(without_spent), ..scene };
         let emptied = emptied(&scene, &book);
         let room = self.room_leaving((asked, uid), &emptied, (&Ahead::default(), None), &[])?;
-        let wanted = tally_of((asked, uid), room.counts(), (&gpus, real));
+        let wanted = tally_of((asked, uid), room.counts(), (gpus, real));
         self.check_quota(&emptied, None, &wanted, &[])?;
         if room.served.mechanism == Mechanism::Mps { self.check_serves_mps() } else { Ok(()) }
     }

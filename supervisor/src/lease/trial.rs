@@ -49,7 +49,7 @@ impl Leases {
         check_in_time(asked, self.run_of(asked, None), clock::now_ns())?;
         let scene = Scene { is_imagined: true, ..self.scene(&book, None, &gpus) };
         let room = self.room_for(asked, uid, &scene, None);
-        let room = room.map_err(|refusal| self.with_drained(refusal, (asked, uid), &book));
+        let room = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), &book));
         let Room { served, placed, has_no_hours, .. } = match room {
             Err(refusal) => return Err(self.with_moment(refusal, (asked, uid), &scene)),
             Ok(room) => room,

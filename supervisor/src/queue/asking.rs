@@ -80,12 +80,16 @@ impl Leases {
         before: Option<Asked>,
         rather: Option<(LeaseRequest, Asked)>,
     ) -> Result<LeaseAnswer, ErrorBody> {
-        let can_be = || self.check_wait(asked).and_then(|()| self.check_can_be(asked));
+        let can_be = || self.check_wait(asked).and_then(|()| self.check_values(asked));
         if rather.is_none() {
             can_be().inspect_err(|_| self.leave_queue(asked, uid, Left::Refused))?;
         }
         if let Some(answer) = self.asked_too_soon(asked, uid, &requester)? {
             return Ok(LeaseAnswer::Waiting(Box::new(answer)));
+        }
+        // For one that waits a driver that was replaced over night is no end: the host is put in order.
+        if let Err(refusal) = self.check_driver() {
+            return self.wait_or_leave(asked, requester, uid, refusal);
         }
         let now = Instant::now();
         let (end, deadline) = (now + END_PATIENCE, now + GRANT_PATIENCE);
@@ -328,7 +332,7 @@ fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
 }
 
 /// Whether the end of a lease could make room for it, or there is room and the supervisor could not do its part, which may pass. For
-/// one that waits GPUs that do not answer for a moment are no end.
+/// one that waits GPUs that do not answer for a moment are no end, nor is a driver that was replaced.
 pub fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
     match refusal.code {
         ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached => true,

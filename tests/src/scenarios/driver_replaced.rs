@@ -6,12 +6,12 @@ use crate::c_program;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, DRIVER_LIBRARIES, Host, SIMULATED_GPU, succeeded};
 use crate::meter::usage_of;
-use crate::namespaces::Inside;
-use gpool_protocol::{EventKind, GpuView};
+use crate::namespaces::{Inside, spawn_bound};
+use gpool_protocol::{EventKind, GpuView, WaitingView};
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 const REQUEST: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.2"), ("GPOOL_MEMORY", "1GiB")];
 /// No simulated driver is of this version.
@@ -36,11 +36,17 @@ fn replace(host: &mut Host) -> Result<()> {
     let containers = start_tenants(host, &[("weeks", "0.3", "2GiB", 300), ("months", "0.4", "2GiB", 300)])?;
     wait_until_running(host, &containers)?;
     let leases: Vec<_> = containers.iter().map(|container| host.lease_of(container)).collect::<Result<_>>()?;
+    let mut waits = host.command("gpool");
+    waits.args(["run", "--fraction", "0.9", "--memory", "1GiB", "--wait", "900s", "--", "/bin/true"]);
+    let waits = spawn_bound(waits.stdout(Stdio::piped()).stderr(Stdio::piped())).context("gpool run")?;
+    wait_for("a command that waits", || Ok(!waiting(host)?.is_empty()))?;
     install_newer()?;
     is_refused(host, &REQUEST, &["GPOOL-E203", NEWER, "kernel module"])?;
     wait_for_event(host, EventKind::DriverReplaced)?;
+    waits_on(host)?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
+    waits_on(host)?;
     let log = host.supervisor_log();
     ensure(log.contains("was replaced while it was in use"), || format!("the supervisor says {log}"))?;
     wait_for_event(host, EventKind::DriverReplaced)?;
@@ -53,9 +59,26 @@ fn replace(host: &mut Host) -> Result<()> {
     said(&host.gpool(&["doctor"])?, 1, &[NEWER, "no program starts on a GPU"])?;
     put_back(host)?;
     wait_for_event(host, EventKind::DriverInOrder)?;
+    wait_for("it to wait for room again", || Ok(waiting(host)?.iter().all(|its| !its.cause.contains(NEWER))))?;
+    for its in waiting(host)? {
+        succeeded("gpool queue cancel", host.gpool(&["queue", "cancel", &its.container_id.0])?)?;
+    }
+    let ended = waits.wait_with_output().context("gpool run")?;
+    let told = String::from_utf8_lossy(&ended.stderr).into_owned();
+    ensure(told.contains("GPOOL-E205"), || format!("the command that waited says {told}"))?;
     host.kill_supervisor()?;
     host.start_supervisor()?;
     start_tenants(host, &[("new", "0.2", "1GiB", 300)]).map(drop)
+}
+
+fn waiting(host: &Host) -> Result<Vec<WaitingView>> {
+    Ok(host.client().get("/v1/queue")?)
+}
+
+/// Who waits keeps its place, and is told why it cannot begin.
+fn waits_on(host: &Host) -> Result<()> {
+    let is_told = |its: &WaitingView| its.cause.contains(NEWER);
+    wait_for("who waits to be told of the driver", || Ok(waiting(host)?.first().is_some_and(is_told)))
 }
 
 /// The supervisor that runs now has told it.
