@@ -7,6 +7,7 @@ use super::record::Record;
 use super::refusal::failed;
 use super::room::{Room, Scene, tally_of};
 use crate::clock;
+use crate::drains;
 use crate::gatekeeper::Order;
 use crate::procfs::ProcessName;
 use crate::queue::Left;
@@ -127,10 +128,17 @@ impl Leases {
     /// held can be brought back.
     ///
     /// # Errors
-    /// As of a container that starts; or it is suspended no more.
+    /// As of a container that starts, or one of its GPUs has a fault of its own; or it is suspended no more.
     pub fn wake(&self, id: &LeaseId, asked: &LeaseRequest, uid: u32) -> Result<(), ErrorBody> {
+        // Nothing could be brought back by a driver that was replaced, and its room would be held all the same.
+        self.check_driver()?;
         let mut book = self.book();
         let own = book.leases.get(id).map(|lease| lease.record.gpus().to_vec()).unwrap_or_default();
+        // What it has in the host's memory is whole, and would be lost there.
+        let faulty = self.drains.with_fault(&own);
+        if !faulty.is_empty() {
+            return Err(drains::is_drained(&faulty));
+        }
         let gpus = self.drains.without_drained_but(self.silence.without_silent(&self.gpus()), &own);
         let scene = self.scene(&book, None, &gpus);
         let is_drained = scene.places_of(&own).into_iter().any(|gpu| self.drains.of(&gpus[gpu]).is_some());

@@ -20,6 +20,8 @@ const DRIVER: &str = "580.95.05";
 const OLD_DRIVER: &str = "555.42.06";
 /// What each of them keeps on the GPU.
 const MIB: u64 = 256;
+/// Memory of the GPU has failed.
+const DEVICE_S_XID: u64 = 48;
 /// Longer than it takes to look a few times.
 const LONG_ENOUGH: Duration = Duration::from_secs(3);
 /// An ended container's place is free at once; notebooks make room after three seconds, and burst ones for those that are promised more.
@@ -222,6 +224,18 @@ fn what_befalls_them(host: &Host) -> Result<()> {
     pause.resume()?;
     remembers(host, &thawed, 3)?;
     succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0"])?)?;
+
+    // Not where that is for a fault of the GPU's own.
+    pause.pause()?;
+    suspend(host, &thawed)?;
+    host.note_xid(0, DEVICE_S_XID)?;
+    let is_fault = |event: &Event| event.message.contains("by the supervisor: Xid 48");
+    wait_for("its GPU to be drained", || Ok(host.events_of(EventKind::GpuDrained)?.iter().any(is_fault)))?;
+    pause.resume()?;
+    std::thread::sleep(LONG_ENOUGH);
+    ensure(is_out(&host.lease_of(&thawed)?), || "it came back to a GPU with a fault of its own".into())?;
+    succeeded("gpool gpu undrain", host.gpool(&["gpu", "undrain", "0", "--fault"])?)?;
+    remembers(host, &thawed, 4)?;
 
     pause.pause()?;
     suspend(host, &thawed)?;
