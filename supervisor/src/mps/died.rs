@@ -81,9 +81,11 @@ pub fn forgive(leases: &Leases) {
         let id = lease.record.mps_group.as_deref();
         let group = groups.iter_mut().find(|group| Some(group.record.id.as_str()) == id && group.is_alive());
         let Some(group) = group else { continue };
-        let has_client = !clients_in(&group.seats, lease.record.cgroup.as_deref()).is_empty();
         let goes_on = |name: &ProcessName| procfs::goes_on(name.pid, Some(name.start_ticks));
         let lost = group.losses.get(&lease.record.lease_id);
+        // Who was a client of the one before is none of the next, whatever a daemon says of it.
+        let is_new = |name: &ProcessName| lost.is_none_or(|loss| !loss.clients.contains(name));
+        let has_client = clients_in(&group.seats, lease.record.cgroup.as_deref()).iter().any(is_new);
         if has_client || lost.is_some_and(|loss| loss.is_over(now, goes_on)) {
             group.losses.remove(&lease.record.lease_id);
             lease.record.fault = None;
