@@ -11,9 +11,10 @@ use crate::gatekeeper::{Notice, Order};
 use crate::hang;
 use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, about};
 use crate::procfs::ProcessName;
-use crate::region::Report;
+use crate::region::{Report, tend_aside};
 use crate::revocation;
 use acceptance::{Unwatched, look, write_down};
+use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
 use gpool_shared_region::SlotSnapshot;
 use queue::{Queue, Registration};
@@ -88,6 +89,7 @@ impl Mailbox {
         let (mut is_behind, mut next_try) = (false, Instant::now());
         loop {
             leases.progress.attendant.note();
+            tend_aside();
             let begun = Instant::now();
             // Not at each look, which an end that is near makes more frequent.
             if begun >= next_try {
@@ -330,14 +332,13 @@ fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
             queue.put(Registration { tenant, slot, number: registration }, Instant::now());
         }
         Notice::ReportCut { tenant } => {
-            let mut book = leases.book();
-            if let Some(lease) = book.of_tenant(tenant) {
-                let message = format!(
-                    "{} has cut its report short: its processes can no longer be heard, and end when they use it",
-                    lease.record.container_id.short()
-                );
-                leases.events.note(EventKind::Breach, about(&lease.record, None), message);
-            }
+            let words = "has cut its report short: its processes can no longer be heard, and end when they use it";
+            note_breach(leases, tenant, words);
+        }
+        Notice::KeepsWaiting { tenant } => {
+            let words = "keeps whoever reads its bell or writes to its report waiting in the kernel, as by a file server or faults \
+                         of its own that it does not serve: places of its dead processes may stay taken";
+            note_breach(leases, tenant, words);
         }
         Notice::WasAway { for_ns } => {
             let seconds = for_ns as f64 / 1e9;
@@ -349,6 +350,15 @@ fn act_on(leases: &Leases, queue: &mut Queue, notice: Notice) {
             leases.events.note(EventKind::SupervisorStalled, About::default(), message);
         }
         Notice::Hung { tenant, since_ns } => hang::act_on(leases, tenant, since_ns),
+    }
+}
+
+/// Tells what a container has done to its region.
+fn note_breach(leases: &Leases, tenant: TenantId, words: &str) {
+    let mut book = leases.book();
+    if let Some(lease) = book.of_tenant(tenant) {
+        let message = format!("{} {words}", lease.record.container_id.short());
+        leases.events.note(EventKind::Breach, about(&lease.record, None), message);
     }
 }
 

@@ -152,6 +152,11 @@ pub enum Notice {
         /// Which.
         tenant: TenantId,
     },
+    /// The tenant keeps a thread waiting within the kernel that has to do with its bell or its report.
+    KeepsWaiting {
+        /// Which.
+        tenant: TenantId,
+    },
 }
 
 /// Where a tenant stands at one moment.

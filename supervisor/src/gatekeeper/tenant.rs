@@ -9,6 +9,7 @@ use gpool_policy::slice::Input;
 use gpool_policy::timeline::Burst;
 use gpool_shared_region::{BURST_RING, BurstTag, Demand, GateWord, Opening, SLOTS};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What one process has told before.
 #[derive(Clone, Copy, Default)]
@@ -48,6 +49,8 @@ pub struct Tenant {
     /// Whether the last look found anything outstanding or wanted.
     live: bool,
     cut: bool,
+    /// Heartbeats for which it has kept a thread waiting, up to [`HELD`], when that is told.
+    held: u32,
     /// How long its requests take; none where nobody wants to know.
     pub measured: Option<Measured>,
     /// Times that its bell was heard since the last heartbeat.
@@ -66,6 +69,10 @@ const LOOKS: u32 = 600;
 pub const DEAF_NS: u64 = 1_000_000;
 /// Bursts read from one tenant between two heartbeats. What its rings no longer show then is charged as one.
 pub const BURSTS: usize = SLOTS * BURST_RING;
+/// A call on a file of the lease takes microseconds. Nobody but its container makes it take this, with so many heartbeats one
+/// after the other: they stand still when all of this process does.
+const HOLD: Duration = Duration::from_millis(100);
+const HELD: u32 = 50;
 /// Notices about one tenant between two heartbeats.
 const NOTICES: u32 = 2 * SLOTS as u32;
 
@@ -87,6 +94,7 @@ impl Tenant {
             is_idle: false,
             live: true,
             cut: false,
+            held: 0,
             measured: None,
             looks: 0,
             bursts: 0,
@@ -118,20 +126,26 @@ impl Tenant {
         self.live
     }
 
-    /// Takes what the bell holds, up to a bound; learns which slots are in use. False when it rings too much.
+    /// Its bell was heard. False when it rings too much.
     pub fn hush(&mut self) -> bool {
-        let mut bytes = [0u8; 4096];
-        if let Ok(count) = rustix::io::read(self.region.bell(), &mut bytes) {
-            let highest = bytes[..count].iter().copied().max().unwrap_or(0);
-            self.slots = self.slots.max(usize::from(highest) + 1).min(SLOTS);
-        }
         self.looks += 1;
         self.looks <= LOOKS
     }
 
-    /// A new count of bells, bursts and notices begins.
-    pub fn begin_period(&mut self) {
+    /// A new count of bells, bursts and notices begins. Whether its bell was heard in the last one, and is to be emptied.
+    pub fn begin_period(&mut self) -> bool {
+        let has_rung = self.looks > 0;
         (self.looks, self.bursts, self.told) = (0, 0, 0);
+        has_rung
+    }
+
+    /// Whether it has kept a thread waiting for long by now, which is told once. To be asked with each heartbeat.
+    pub fn has_held(&mut self) -> bool {
+        if self.held == HELD {
+            return false;
+        }
+        self.held = if self.region.keeps_waiting(HOLD) { self.held + 1 } else { 0 };
+        self.held == HELD
     }
 
     /// Whether its gate is open.
@@ -179,7 +193,7 @@ impl Tenant {
 
     /// Reads the report into `report`: measured bursts and hand-offs go to `heard`, new processes to `notices`.
     pub fn collect(&mut self, report: &mut Report, heard: &mut Heard, notices: &mut Vec<Notice>) {
-        report.read(&self.region, self.slots);
+        self.read(report);
         let now_ns = clock::now_ns();
         if report.is_cut() && !self.cut {
             self.cut = true;
@@ -237,6 +251,17 @@ impl Tenant {
                     Input::FirstLaunch { tenant: self.id, after_open_ns }
                 }));
             }
+        }
+    }
+
+    /// Reads the slots that are in use. A process takes the first that is free: what has rung since the last look shows by the
+    /// slot behind those that are known, or by what has been taken out of the bell.
+    fn read(&mut self, report: &mut Report) {
+        self.slots = self.slots.max(self.region.slots_rung());
+        report.read(&self.region, self.slots + 1);
+        if report.slots() > self.slots {
+            report.read(&self.region, SLOTS);
+            self.slots = report.slots();
         }
     }
 

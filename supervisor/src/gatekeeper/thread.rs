@@ -6,7 +6,7 @@ use super::tenant::{DEAF_NS, Tenant};
 use super::wakeup::{Doorbell, Wakeup};
 use crate::clock;
 use crate::faults::Faults;
-use crate::region::Report;
+use crate::region::{Report, tend_aside};
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
 use gpool_shared_region::{HEARTBEAT_PERIOD_NS, HEARTBEAT_STALE_NS};
@@ -108,6 +108,8 @@ fn ask_for_priority() {
 }
 
 struct Loop {
+    /// For threads that are to tell this one something.
+    own: Gatekeeper,
     gates: Gates,
     tenants: Tenants,
     wakeup: Wakeup,
@@ -128,6 +130,7 @@ impl Loop {
         let gatekeeper = Gatekeeper { orders: sender, doorbell: wakeup.doorbell(), recent: Arc::default() };
         let now_ns = clock::now_ns();
         let state = Self {
+            own: gatekeeper.clone(),
             gates: Gates::new(gpus, now_ns),
             tenants: Tenants::new(),
             wakeup,
@@ -151,6 +154,7 @@ impl Loop {
             // Without tenants nobody beats, and nobody is kept waiting: who joins now has seen no standstill.
             let had_tenants = !self.tenants.is_empty();
             self.take_orders(&mut again);
+            rung.iter().for_each(|token| self.hear(TenantId(*token)));
             again.extend(rung.iter().map(|token| TenantId(*token)));
             // Stopped for so long that tenants took us to be away: those that ran on unpaced have not taken it from
             // the others.
@@ -195,7 +199,26 @@ impl Loop {
         self.beat_ns = now_ns + HEARTBEAT_PERIOD_NS;
         for tenant in self.tenants.values_mut() {
             tenant.region.beat(now_ns);
-            tenant.begin_period();
+            if tenant.begin_period() {
+                empty_bell(&self.own, tenant);
+            }
+            if tenant.has_held() {
+                (self.notice)(Notice::KeepsWaiting { tenant: tenant.id });
+            }
+        }
+        tend_aside();
+    }
+
+    /// The bell of a tenant has been rung.
+    fn hear(&mut self, id: TenantId) {
+        let is_unheard = self.unheard.iter().any(|(_, unheard)| *unheard == id);
+        let Some(tenant) = self.tenants.get_mut(&id).filter(|_| !is_unheard) else { return };
+        if !tenant.hush() {
+            tenant.region.bell().into_iter().for_each(|bell| self.wakeup.forget(bell));
+            self.unheard.push((clock::now_ns() + DEAF_NS, id));
+        }
+        if !self.wakeup.tells_each_ring {
+            empty_bell(&self.own, tenant);
         }
     }
 
@@ -209,26 +232,18 @@ impl Loop {
     /// again with the next heartbeat.
     fn listen(&mut self, id: TenantId) {
         let Some(tenant) = self.tenants.get(&id) else { return };
-        let heard = self.wakeup.watch(tenant.region.bell(), id.0);
+        let unopened = || io::Error::other("a process of its container keeps everybody waiting who opens it");
+        let bell = tenant.region.bell().ok_or_else(unopened);
+        let heard = bell.and_then(|bell| self.wakeup.watch(bell, id.0));
         if heard.is_err() {
             self.unheard.push((clock::now_ns() + HEARTBEAT_PERIOD_NS, id));
         }
         self.faults.note(id, &heard.map_err(|error| format!("a lease's bell cannot be heard: {error}")));
     }
 
-    fn look(&mut self, rung: &[TenantId]) {
+    fn look(&mut self, again: &[TenantId]) {
         let mut notices = Vec::new();
-        for id in rung {
-            let is_unheard = self.unheard.iter().any(|(_, unheard)| unheard == id);
-            if let Some(tenant) = self.tenants.get_mut(id)
-                && !is_unheard
-                && !tenant.hush()
-            {
-                self.wakeup.forget(tenant.region.bell());
-                self.unheard.push((clock::now_ns() + DEAF_NS, *id));
-            }
-        }
-        self.gates.look(&mut self.tenants, rung, &mut self.report, &mut notices);
+        self.gates.look(&mut self.tenants, again, &mut self.report, &mut notices);
         notices.into_iter().for_each(|notice| (self.notice)(notice));
     }
 
@@ -249,7 +264,7 @@ impl Loop {
                 let left = self.gates.leave(&mut self.tenants, id, &mut notices);
                 if let Some(mut tenant) = self.tenants.remove(&id) {
                     tenant.close();
-                    self.wakeup.forget(tenant.region.bell());
+                    tenant.region.bell().into_iter().for_each(|bell| self.wakeup.forget(bell));
                 }
                 self.faults.retain(|of| *of != id);
                 let _ = answer.send(left);
@@ -291,6 +306,12 @@ impl Loop {
     fn feed(&mut self, input: Input, notices: &mut Vec<Notice>) {
         self.gates.handle(&mut self.tenants, input, notices);
     }
+}
+
+/// Has the bell of a tenant emptied. Who rings at that moment is looked at then.
+fn empty_bell(own: &Gatekeeper, tenant: &Tenant) {
+    let (own, tenant_id) = (own.clone(), tenant.id);
+    tenant.region.empty_bell(move || own.order(Order::Look { tenant: tenant_id }));
 }
 
 #[cfg(test)]

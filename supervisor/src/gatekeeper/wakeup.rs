@@ -2,6 +2,7 @@
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
+use rustix::pipe::PipeFlags;
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
@@ -14,6 +15,24 @@ const ORDERS: u64 = u64::MAX;
 const TIMER: u64 = u64::MAX - 1;
 /// Bells taken in one wait; the rest come with the next.
 const EVENTS: usize = 64;
+
+/// Once for what is written meanwhile, read or not.
+const WRITTEN: epoll::EventFlags = epoll::EventFlags::IN.union(epoll::EventFlags::ET);
+
+/// Whether the kernel tells of what is written into a pipe that is not empty. Linux 5.5 to 5.13 does not, but for later versions of
+/// some of these (commit 3a34b13a88ca).
+fn tells_each_write() -> io::Result<bool> {
+    let (heard, rung) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+    let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+    epoll::add(&epoll, &heard, epoll::EventData::new_u64(0), WRITTEN)?;
+    let is_told = || -> io::Result<bool> {
+        rustix::io::write(&rung, &[0])?;
+        let mut places = [const { MaybeUninit::<epoll::Event>::uninit() }; 1];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        Ok(!epoll::wait(&epoll, &mut places, Some(&at_once))?.0.is_empty())
+    };
+    Ok(is_told()? && is_told()?)
+}
 
 /// Rung by other threads after they have sent an order.
 #[derive(Clone)]
@@ -33,6 +52,8 @@ pub struct Wakeup {
     timer: OwnedFd,
     orders: Arc<OwnedFd>,
     armed_ns: Option<u64>,
+    /// Whether each ring of a bell is told that holds something already.
+    pub tells_each_ring: bool,
 }
 
 impl Wakeup {
@@ -43,7 +64,7 @@ impl Wakeup {
         let orders = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(TIMER), epoll::EventFlags::IN)?;
         epoll::add(&epoll, &*orders, epoll::EventData::new_u64(ORDERS), epoll::EventFlags::IN)?;
-        Ok(Self { epoll, timer, orders, armed_ns: None })
+        Ok(Self { epoll, timer, orders, armed_ns: None, tells_each_ring: tells_each_write()? })
     }
 
     /// For other threads.
@@ -51,9 +72,9 @@ impl Wakeup {
         Doorbell(self.orders.clone())
     }
 
-    /// Waits for `fd` too; `token` says whose it is.
+    /// Waits for what is written into `fd` too, and for what it holds already; `token` says whose it is. It need not be read.
     pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
-        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)?)
+        Ok(epoll::add(&self.epoll, fd, epoll::EventData::new_u64(token), WRITTEN)?)
     }
 
     /// Waits for `fd` no longer.

@@ -1,8 +1,10 @@
 //! Making, finding and removing a region, and writing its control page.
 
+use super::bell::LeaseBell;
 use super::futex;
 use super::mounts::Mounts;
 use super::opening;
+use super::report_file::ReportFile;
 use crate::clock;
 use gpool_policy::slice::Parameters;
 use gpool_protocol::GpuUuid;
@@ -14,14 +16,12 @@ use rustix::fs::{Mode, OFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
-/// threads at the gate, waits and launches, allocations that have gone to the host's memory, and a lost context.
-const DEMAND: [std::ops::Range<usize>; 6] = [24..40, 44..48, 64..80, 84..88, 96..112, 2000..2024];
+use std::time::Duration;
 
 /// A region that cannot be made or used; the text names the path.
 #[derive(Debug, thiserror::Error)]
@@ -66,11 +66,11 @@ impl ControlPage<'static> {
 /// A region as the supervisor holds it. The control page is written here and nowhere else.
 pub struct RegionHost {
     control: *mut Control,
-    report: File,
-    bell: OwnedFd,
+    report: Arc<ReportFile>,
+    bell: Arc<LeaseBell>,
 }
 
-// SAFETY: the control page is only touched through its atomics; the rest are descriptors.
+// SAFETY: the control page is only touched through its atomics; the rest are descriptors and atomics.
 unsafe impl Send for RegionHost {}
 // SAFETY: as above.
 unsafe impl Sync for RegionHost {}
@@ -83,7 +83,7 @@ impl RegionHost {
     pub fn create(mounts: &Mounts, dir: &Path, page: &ControlPage<'_>) -> Result<Self, RegionError> {
         std::fs::create_dir_all(dir).map_err(failed("cannot make", dir))?;
         mounts.mount(dir)?;
-        let made = Self::make_files(dir).and_then(|()| Self::open(dir));
+        let made = Self::make_files(dir).and_then(|bell| Self::open_with(dir, || Ok(Arc::new(bell))));
         match made {
             Ok(region) => {
                 region.initialise(page);
@@ -100,13 +100,14 @@ impl RegionHost {
     /// A region without a tmpfs of its own, for tests that are not root.
     #[cfg(test)]
     pub fn create_unmounted(dir: &Path, page: &ControlPage<'_>) -> Self {
-        Self::make_files(dir).unwrap();
-        let region = Self::open(dir).unwrap();
+        let bell = Self::make_files(dir).unwrap();
+        let region = Self::open_with(dir, || Ok(Arc::new(bell))).unwrap();
         region.initialise(page);
         region
     }
 
-    fn make_files(dir: &Path) -> Result<(), RegionError> {
+    /// Makes the files, and opens the bell while nobody else can.
+    fn make_files(dir: &Path) -> Result<LeaseBell, RegionError> {
         for (name, mode, length) in [(CONTROL_FILE, 0o644, CONTROL_BYTES), (REPORT_FILE, 0o666, REPORT_BYTES)] {
             let path = dir.join(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
@@ -116,31 +117,38 @@ impl RegionHost {
             file.set_permissions(PermissionsExt::from_mode(mode)).map_err(failed("cannot set the mode of", &path))?;
         }
         let path = dir.join(BELL_FILE);
-        let mode = Mode::from_raw_mode(0o666);
+        let mode = Mode::from_raw_mode(0o600);
         let node = rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0);
         node.map_err(|cause| failed("cannot make", &path)(cause.into()))?;
+        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let bell = rustix::fs::open(&path, flags, Mode::empty())
+            .map_err(|cause| failed("cannot open", &path)(cause.into()))?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))
-            .map_err(failed("cannot set the mode of", &path))
+            .map_err(failed("cannot set the mode of", &path))?;
+        Ok(LeaseBell::new(bell))
     }
 
-    /// Opens a region that is there: after [`RegionHost::create`], or after a restart of the supervisor.
+    /// Opens a region that is there, after a restart of the supervisor.
     ///
     /// # Errors
-    /// Names the path that could not be opened or mapped.
+    /// Names the path that could not be opened or mapped. Where the container has a lease on a file, a later call succeeds; where it keeps
+    /// the opening of its bell waiting, that can be heard later.
     pub fn open(dir: &Path) -> Result<Self, RegionError> {
+        let path = dir.join(BELL_FILE);
+        Self::open_with(dir, || opening::open_bell(&path).map_err(failed("cannot open", &path)))
+    }
+
+    fn open_with(dir: &Path, bell: impl FnOnce() -> Result<Arc<LeaseBell>, RegionError>) -> Result<Self, RegionError> {
         let path = dir.join(CONTROL_FILE);
         let control = opening::open(&path).map_err(failed("cannot open", &path));
-        // Both begin to wait at once, if they must.
+        // All begin to wait at once, if they must.
         let report = opening::open(&dir.join(REPORT_FILE)).map_err(failed("cannot open", &dir.join(REPORT_FILE)));
-        let (control, report) = (control?, report?);
+        let bell = bell();
+        let (control, report, bell) = (control?, Arc::new(ReportFile::new(report?)), bell?);
         let (protection, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };
         let mapped = mapped.map_err(|cause| failed("cannot map", &path)(cause.into()))?;
-        let path = dir.join(BELL_FILE);
-        let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let bell = rustix::fs::open(&path, flags, Mode::empty())
-            .map_err(|cause| failed("cannot open", &path)(cause.into()))?;
         Ok(Self { control: mapped.cast(), report, bell })
     }
 
@@ -202,14 +210,29 @@ impl RegionHost {
         unsafe { &*self.control }
     }
 
-    /// The bell, for waiting.
-    pub fn bell(&self) -> BorrowedFd<'_> {
-        self.bell.as_fd()
+    /// The bell, for waiting; none before it could be opened.
+    pub fn bell(&self) -> Option<BorrowedFd<'_>> {
+        self.bell.pipe()
     }
 
-    /// The report file, whose record locks name the processes.
+    /// Slots below this are known to have been rung from.
+    pub fn slots_rung(&self) -> usize {
+        self.bell.slots()
+    }
+
+    /// Has the bell emptied by a thread that may hang; `heard` is called if it held anything.
+    pub fn empty_bell(&self, heard: impl Fn() + Send + 'static) {
+        self.bell.empty_aside(heard);
+    }
+
+    /// Whether its container has kept a thread of the supervisor waiting for so long.
+    pub fn keeps_waiting(&self, time: Duration) -> bool {
+        self.bell.keeps_waiting(time) || self.report.keeps_waiting(time)
+    }
+
+    /// The report file, whose record locks name the processes. Whoever writes to it may be kept waiting by its container.
     pub fn report_file(&self) -> &File {
-        &self.report
+        self.report.file()
     }
 
     /// Says that the supervisor lives.
@@ -240,14 +263,12 @@ impl RegionHost {
     pub fn read_report(&self, buffer: &mut [u8], slots: usize) -> usize {
         let end = if slots < SLOTS { slots * SLOT_BYTES } else { REPORT_BYTES };
         let end = end.min(buffer.len());
-        self.report.read_at(&mut buffer[..end], 0).unwrap_or(0)
+        self.report.read(&mut buffer[..end])
     }
 
     /// The number under which slot `index` is taken; 0 if it is free, none if the tenant has cut the file.
     pub fn registration(&self, index: usize) -> Option<u64> {
-        let mut word = [0u8; 8];
-        let read = self.report.read_exact_at(&mut word, (index * SLOT_BYTES) as u64);
-        read.is_ok().then_some(u64::from_le_bytes(word))
+        self.report.registration(index)
     }
 
     /// Says that the process which took slot `index` under the number `registration` is watched, and wakes it if it waits
@@ -258,24 +279,28 @@ impl RegionHost {
         futex::wake_all_low(accepted);
     }
 
-    /// Frees slot `index` after its process has died. The registration goes last, so that no new process takes the
-    /// slot while it is being cleared.
+    /// Frees slot `index` after its process has died: for whoever reads the report here at once, for other processes as soon as
+    /// it could be written.
     pub fn clear_slot(&self, index: usize) {
         self.control().slots[index].accepted.store(0, Ordering::Release);
-        let start = (index * SLOT_BYTES) as u64;
-        let zeros = [0u8; SLOT_BYTES - 8];
-        // A failure leaves the slot taken, which costs a slot and nothing else.
-        let _ = self.report.write_all_at(&zeros, start + 8).and_then(|()| self.report.write_all_at(&zeros[..8], start));
+        self.report.free(index);
     }
 
     /// Takes back what the dead process of slot `index` wanted and counted; what it held stays.
     pub fn clear_demand(&self, index: usize) {
-        let start = (index * SLOT_BYTES) as u64;
-        for range in DEMAND {
-            let zeros = [0u8; SLOT_BYTES];
-            // A failure leaves a demand of nobody, which the scheduler's bounds take for one that has fallen silent.
-            let _ = self.report.write_all_at(&zeros[range.clone()], start + range.start as u64);
-        }
+        self.report.silence(index);
+    }
+
+    /// Empties the bell at once.
+    #[cfg(test)]
+    pub fn hear(&self) {
+        self.bell.empty();
+    }
+
+    /// Whether all that was to be cleared is.
+    #[cfg(test)]
+    pub fn is_clear(&self) -> bool {
+        self.report.is_clear()
     }
 
     /// Takes the files away. Containers that still run keep their own mounts of them.

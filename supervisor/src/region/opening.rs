@@ -1,25 +1,48 @@
 //! Opening a region that is there, which its container must not delay.
 //!
+//! Whoever holds the lock of its bell's pipe keeps an open of it waiting for as long as it likes (see [`aside`](super::aside)): that is a
+//! thread's of its own, and the lease goes on without being heard meanwhile. Standing still without a supervisor, it might run
+//! unpaced.
+//!
 //! Root of the container has the owner's user id, by which it may lease the files (F_SETLEASE of fcntl(2)) while nobody has
 //! them open for writing, as between two lives of the supervisor. An ordinary open waits then until the kernel breaks the
 //! lease, after /proc/sys/fs/lease-break-time, 45 seconds, for each file anew, and nobody's gate would open meanwhile. Who
 //! waits in it counts as a writer from its beginning, so that there is no second lease: that is a thread's of its own.
 
+use super::bell::LeaseBell;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// What has become of an open that waits: nothing yet, or what it gave.
 static WAITING: Mutex<BTreeMap<PathBuf, Option<io::Result<File>>>> = Mutex::new(BTreeMap::new());
 
+/// Bells that are being opened.
+static BELLS: Mutex<BTreeMap<PathBuf, Arc<LeaseBell>>> = Mutex::new(BTreeMap::new());
+
 /// The name of threads that wait, of which the kernel shows fifteen letters.
 const THREAD: &str = "opens-leased";
+/// Of those that open a bell.
+const BELL_THREAD: &str = "opens-bell";
+/// How long is waited for a bell, which takes microseconds unless somebody holds it.
+const BELL_PATIENCE: Duration = Duration::from_millis(500);
+/// The same once all bells together have taken as long as they may: the tenants stand still without a supervisor.
+const LEAST_PATIENCE: Duration = Duration::from_millis(10);
+/// What they still may.
+static LEFT_MS: AtomicU64 = AtomicU64::new(1000);
 
 fn waiting() -> MutexGuard<'static, BTreeMap<PathBuf, Option<io::Result<File>>>> {
     WAITING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn bells() -> MutexGuard<'static, BTreeMap<PathBuf, Arc<LeaseBell>>> {
+    BELLS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn options() -> OpenOptions {
@@ -73,8 +96,39 @@ fn is_leased() -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, words)
 }
 
+/// Opens the bell `path`. Where somebody keeps that waiting it is opened later, and the bell is one that cannot be heard until then.
+///
+/// # Errors
+/// As open(2), if that answers in time; or there is no thread.
+pub fn open_bell(path: &Path) -> io::Result<Arc<LeaseBell>> {
+    let mut all = bells();
+    if let Some(bell) = all.get(path) {
+        return Ok(bell.clone());
+    }
+    let bell = Arc::new(LeaseBell::default());
+    let (tell, told) = channel();
+    let (its, of) = (path.to_owned(), bell.clone());
+    let open = move || {
+        let opened = options().custom_flags(nix::libc::O_NONBLOCK).open(&its);
+        bells().retain(|_, bell| !Arc::ptr_eq(bell, &of));
+        // Nobody may wait for it any more.
+        let _ = tell.send(opened.map(|pipe| of.set(pipe.into())));
+    };
+    std::thread::Builder::new().name(BELL_THREAD.to_owned()).spawn(open)?;
+    all.insert(path.to_owned(), bell.clone());
+    drop(all);
+    let (begun, left_ms) = (Instant::now(), LEFT_MS.load(Ordering::Relaxed));
+    let opened = told.recv_timeout(BELL_PATIENCE.min(Duration::from_millis(left_ms)).max(LEAST_PATIENCE));
+    LEFT_MS.store(left_ms.saturating_sub(begun.elapsed().as_millis() as u64), Ordering::Relaxed);
+    match opened {
+        Ok(opened) => opened.map(|()| bell),
+        Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ok(bell),
+    }
+}
+
 /// The files in `dir` are not wanted any more.
 pub fn forget(dir: &Path) {
+    bells().retain(|path, _| !path.starts_with(dir));
     waiting().retain(|path, _| !path.starts_with(dir));
 }
 

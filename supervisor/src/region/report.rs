@@ -36,6 +36,11 @@ impl Report {
         })
     }
 
+    /// The slots that are taken are below this one.
+    pub fn slots(&self) -> usize {
+        self.taken().last().map_or(0, |(index, _)| index + 1)
+    }
+
     /// What several processes may hold; nothing unless all slots have been read.
     pub fn pieces(&self) -> PiecesSnapshot<'_> {
         PiecesSnapshot::new(&self.bytes[..self.length])
