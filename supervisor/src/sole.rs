@@ -1,20 +1,26 @@
 //! One supervisor for each run directory: who serves holds the lock of a file, and says in it who that is.
 //!
 //! A process that is killed while one of its threads stands in a call of the driver keeps its locks until that call comes
-//! back, which may be never. Its first task has ended then, and nothing of it serves anybody.
+//! back, which may be never. Its first task has ended then, and nothing of it serves anybody. Or its last task is at its end
+//! and closes what it had open, where a tenant may keep it waiting for as long as it likes (see `region::aside`).
 
 use crate::procfs::{self, ProcessName};
 use gpool_protocol::HostPid;
 use rustix::fs::{FlockOperation, flock};
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
+use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Held by the supervisor that serves.
 const LOCK: &str = "supervisor.lock";
 /// Held for moments, by who looks at the other and may replace it.
 const TURN: &str = "supervisor.turn";
+
+/// One that is at its end has closed what it had open within milliseconds, unless it is kept waiting.
+const END_PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// Why this one does not serve; the text names the file.
 #[derive(Debug, thiserror::Error)]
@@ -51,13 +57,13 @@ impl Sole {
         flock(&turn, FlockOperation::LockExclusive).map_err(|cause| unusable(&turn_path, cause.into()))?;
         let mut lock = open(&path)?;
         let mut has_replaced = false;
-        if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            if !has_dead_holder(&mut lock) {
+        if !is_locked_within(&lock, END_PATIENCE) {
+            if !has_dead_holder(&lock) {
                 return Err(SoleError::Taken(path));
             }
             log!(
-                "the supervisor before has ended and keeps {}, as a call of the driver's does not come back; this one \
-                 takes its place",
+                "the supervisor before has ended and keeps {}, as a call of the driver's, or one that a container keeps waiting, \
+                 does not come back; this one takes its place",
                 path.display()
             );
             fs::remove_file(&path).map_err(|cause| unusable(&path, cause))?;
@@ -93,15 +99,34 @@ fn write_holder(lock: &File) -> io::Result<()> {
     written
 }
 
-/// Whether the file names a process whose first task has ended. Of one that is not there any more nothing is known: a
-/// supervisor of an older version does not write itself down.
-fn has_dead_holder(lock: &mut File) -> bool {
-    holder(lock).is_some_and(|name| procfs::is_dead(&name))
+/// Whether the lock can be had, at once or from one that is at its end.
+fn is_locked_within(lock: &File, patience: Duration) -> bool {
+    let deadline = Instant::now() + patience;
+    while flock(lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        let is_ending = holder(lock).is_some_and(|name| is_at_its_end(&name) && !procfs::is_dead(&name));
+        if !is_ending || Instant::now() >= deadline {
+            return false;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    true
 }
 
-fn holder(lock: &mut File) -> Option<ProcessName> {
-    let mut text = String::new();
-    lock.read_to_string(&mut text).ok()?;
+/// Whether the file names a process whose first task has ended, or ends. Of one that is not there any more nothing is known: a
+/// supervisor of an older version does not write itself down.
+fn has_dead_holder(lock: &File) -> bool {
+    holder(lock).is_some_and(|name| procfs::is_dead(&name) || is_at_its_end(&name))
+}
+
+/// Whether its first task ends, as all of it does then: nobody is served any more.
+fn is_at_its_end(name: &ProcessName) -> bool {
+    procfs::start_ticks(name.pid) == Some(name.start_ticks) && !procfs::goes_on(name.pid, Some(name.start_ticks))
+}
+
+fn holder(lock: &File) -> Option<ProcessName> {
+    let mut bytes = [0u8; 64];
+    let length = lock.read_at(&mut bytes, 0).ok()?;
+    let text = str::from_utf8(&bytes[..length]).ok()?;
     let (pid, start_ticks) = text.trim().split_once(' ')?;
     Some(ProcessName { pid: HostPid(pid.parse().ok()?), start_ticks: start_ticks.parse().ok()? })
 }
@@ -109,6 +134,8 @@ fn holder(lock: &mut File) -> Option<ProcessName> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::region::Holder;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::io::{BufRead, BufReader, Write};
     use std::process::{Command, Stdio};
 
@@ -151,6 +178,37 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
     }
+
+    #[test]
+    fn one_that_cannot_close_what_it_had_open_keeps_nobody_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let (path, bell) = (directory.path().join(LOCK), directory.path().join("bell"));
+        mknodat(CWD, &bell, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let open =
+            |path: &Path| OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap();
+        // The kernel closes what it has from one end or the other.
+        let (lock, bells) = (open(&path), [open(&bell), open(&bell)]);
+        flock(&lock, FlockOperation::LockExclusive).unwrap();
+        let [first, last] = bells;
+        let mut child = Command::new("sleep").arg("600").stdin(first).stdout(lock).stderr(last).spawn().unwrap();
+        let pid = HostPid(child.id());
+        fs::write(&path, format!("{pid} {}\n", procfs::start_ticks(pid).unwrap())).unwrap();
+        let Some(holder) = Holder::of_pipe(&bell) else {
+            return child.kill().and_then(|()| child.wait()).map(drop).unwrap();
+        };
+        assert!(matches!(Sole::take(directory.path()), Err(SoleError::Taken(_))));
+        child.kill().unwrap();
+        // It is at its end as soon as it has had the signal.
+        let taken = (0..2000).find_map(|_| {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            Sole::take(directory.path()).ok()
+        });
+        assert!(taken.is_some_and(|sole| sole.has_replaced));
+        assert!(child.try_wait().unwrap().is_none(), "it has ended after all");
+        drop(holder);
+        child.wait().unwrap();
+    }
+
     #[test]
     fn who_holds_it_is_written_over_what_stands_there_and_a_full_disk_keeps_nobody_from_serving() {
         let directory = tempfile::tempdir().unwrap();
