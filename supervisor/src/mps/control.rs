@@ -3,6 +3,7 @@
 use super::group::folder_of;
 use gpool_policy::mechanism::MpsLimits;
 use gpool_protocol::HostPid;
+use rustix::process::{Pid, WaitOptions, waitpid};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -17,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// How long one may take while leases wait for it.
 const HASTE: Duration = Duration::from_secs(1);
 const POLL: Duration = Duration::from_millis(2);
+/// How long the end of one that was killed is waited for.
+const END_PATIENCE: Duration = Duration::from_millis(500);
 /// The longest answer that is read.
 const ANSWER_BYTES: u64 = 64 << 10;
 
@@ -216,12 +219,27 @@ pub fn ended_within(process: &mut Child, patience: Duration) -> io::Result<Optio
             return Ok(Some(status));
         }
         if Instant::now() > deadline {
-            process.kill()?;
-            process.wait()?;
+            end(process)?;
             return Ok(None);
         }
         std::thread::sleep(POLL);
     }
+}
+
+/// Kills a child. One that a container keeps waiting in the kernel, at what they share, ends when it is let go: a thread waits
+/// for that.
+fn end(process: &mut Child) -> io::Result<()> {
+    process.kill()?;
+    let deadline = Instant::now() + END_PATIENCE;
+    while process.try_wait()?.is_none() {
+        if Instant::now() > deadline {
+            let pid = Pid::from_child(process);
+            let wait = move || waitpid(Some(pid), WaitOptions::empty()).map_or((), |_| ());
+            return std::thread::Builder::new().name("child-ends".into()).spawn(wait).map(drop);
+        }
+        std::thread::sleep(POLL);
+    }
+    Ok(())
 }
 
 /// In whole MiB, as the program reads it: rounded down.
@@ -236,6 +254,9 @@ fn pids_in(answer: &str) -> Vec<HostPid> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::procfs;
+    use crate::region::Holder;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use std::fs;
 
     fn program(dir: &Path, script: &str) -> Control {
@@ -246,6 +267,25 @@ mod tests {
         let mut writer = Command::new("sh");
         assert!(writer.args(["-c", write, "sh"]).arg(&path).arg(script).status().unwrap().success());
         Control { program: path, pipe: dir.join("pipe"), patience: PATIENCE }
+    }
+
+    #[test]
+    fn a_child_that_does_not_end_with_a_signal_is_not_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let pipe = directory.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        let open = || fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        let mut child = Command::new("sleep").arg("600").stdout(open()).spawn().unwrap();
+        let Some(holder) = Holder::of_pipe(&pipe) else {
+            return child.kill().and_then(|()| child.wait()).map(drop).unwrap();
+        };
+        assert!(ended_within(&mut child, Duration::ZERO).unwrap().is_none());
+        let pid = HostPid(child.id());
+        assert!(procfs::start_ticks(pid).is_some(), "it has ended after all");
+        drop(holder);
+        let is_over = || procfs::start_ticks(pid).is_none();
+        let mut looks = std::iter::repeat_with(|| (std::thread::sleep(POLL), is_over()).1).take(10_000);
+        assert!(looks.any(|is_over| is_over), "nobody has waited for it");
     }
 
     #[test]
