@@ -18,8 +18,9 @@ pub(super) struct Arrears {
 
 impl Arrears {
     /// Until `now_ns` its gate has been open, or it has waited at it, or neither. `permille` is what was promised; whom nothing
-    /// is promised is owed nothing, also of what was promised before.
+    /// is promised is owed nothing, also of what was promised before. While all that stays the same it may be told in one go.
     pub(super) fn pass(&mut self, now_ns: u64, permille: u16, slice_ns: u64, is_open: bool, waits: bool) {
+        let now_ns = now_ns.max(self.seen_ns);
         if permille == 0 {
             return self.forgive(now_ns);
         }
@@ -45,6 +46,18 @@ impl Arrears {
         let left = narrow(slice_ns).saturating_mul(1000).saturating_sub(self.owed);
         let after_ns = left.checked_div(i64::from(permille))?;
         (!self.is_behind).then(|| self.seen_ns.saturating_add_signed(after_ns.max(0) + 1))
+    }
+
+    /// When it will be behind, or will have caught up, if its gate stays as it is until then.
+    pub(super) fn turns_ns(&self, permille: u16, slice_ns: u64, is_open: bool, waits: bool) -> Option<u64> {
+        let promised = i64::from(permille.min(1000));
+        let (left, rate) = match (is_open, waits, self.is_behind) {
+            (true, _, true) => (self.owed, 1000 - promised),
+            (false, true, false) => (narrow(slice_ns).saturating_mul(1000).saturating_sub(self.owed), promised),
+            _ => return None,
+        };
+        let left = left.max(0).unsigned_abs();
+        (rate > 0).then(|| self.seen_ns.saturating_add(left.div_ceil(rate.unsigned_abs())))
     }
 
     /// Nobody owes anybody anything at `now_ns`.
@@ -76,6 +89,24 @@ mod tests {
         assert!(arrears.is_behind(), "it wanted nothing meanwhile");
         arrears.pass(11_001, 500, SLICE, true, false);
         assert!(!arrears.is_behind());
+    }
+
+    #[test]
+    fn when_that_ends_and_begins_is_known_before() {
+        let mut arrears = Arrears::default();
+        for (is_open, waits) in [(false, true), (true, false), (false, true)] {
+            let turns_ns = arrears.turns_ns(300, SLICE, is_open, waits).unwrap();
+            let is_behind = arrears.is_behind();
+            arrears.pass(turns_ns - 1, 300, SLICE, is_open, waits);
+            assert_eq!(
+                (arrears.is_behind(), arrears.turns_ns(300, SLICE, is_open, waits)),
+                (is_behind, Some(turns_ns))
+            );
+            arrears.pass(turns_ns, 300, SLICE, is_open, waits);
+            assert_eq!((arrears.is_behind(), arrears.turns_ns(300, SLICE, is_open, waits)), (!is_behind, None));
+        }
+        assert_eq!(arrears.turns_ns(300, SLICE, false, false), None, "nothing is counted");
+        assert_eq!(arrears.turns_ns(1000, SLICE, true, false), None, "all was promised to it");
     }
 
     #[test]

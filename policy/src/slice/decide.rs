@@ -126,15 +126,21 @@ impl SliceScheduler {
         self.unasked_ns(turn).filter(|at_ns| *at_ns > self.now_ns)
     }
 
-    /// Opens the gate of whoever is next, if it is time to.
-    pub(super) fn decide(&mut self, commands: &mut Vec<Command>) {
-        let now_ns = self.now_ns;
+    /// Opens the gate of whoever is next, if it is time to. Whether anything may be different after that.
+    pub(super) fn decide(&mut self, commands: &mut Vec<Command>) -> bool {
         let Some(turn) = self.turn else {
-            return self.open_next(now_ns, commands);
+            return self.open_next(self.now_ns, commands);
         };
-        if self.decision_ns(&turn).is_none_or(|at| at > now_ns) {
-            return;
+        let is_time = self.decision_ns(&turn).is_some_and(|at_ns| at_ns <= self.now_ns);
+        if is_time {
+            self.decide_after(turn, commands);
         }
+        is_time
+    }
+
+    /// The same where the time has come to decide whether a slice is renewed.
+    fn decide_after(&mut self, turn: Turn, commands: &mut Vec<Command>) {
+        let now_ns = self.now_ns;
         if self.early_renewal_ns(&turn).is_some_and(|at| at <= now_ns) {
             let start_ns = turn.announced_ns.unwrap_or(turn.until_ns).max(now_ns);
             return self.open(turn.tenant, start_ns, commands);
@@ -246,19 +252,31 @@ impl SliceScheduler {
 
     /// Who is next; those that turn out to be above their ceilings are put aside.
     pub(super) fn choose(&mut self) -> Option<TenantId> {
+        self.find_next().0
+    }
+
+    /// The same, and whether anything is different after that: where nothing is, and nothing happens, it is found once more.
+    pub(super) fn find_next(&mut self) -> (Option<TenantId>, bool) {
+        let mut has_changed = false;
         loop {
-            let tenant = self.queue.choose()?;
+            let (next, has_limited) = self.queue.choose();
+            has_changed |= has_limited;
+            let Some(tenant) = next else { return (None, has_changed) };
             self.queue.block(tenant, self.now_ns);
             if self.queue.is_ready(tenant) {
-                return Some(tenant);
+                return (next, has_changed);
             }
+            has_changed = true;
         }
     }
 
-    fn open_next(&mut self, start_ns: u64, commands: &mut Vec<Command>) {
-        if let Some(tenant) = self.choose() {
+    /// Whether anything is different after that.
+    fn open_next(&mut self, start_ns: u64, commands: &mut Vec<Command>) -> bool {
+        let (next, has_changed) = self.find_next();
+        if let Some(tenant) = next {
             self.open(tenant, start_ns, commands);
         }
+        has_changed || next.is_some()
     }
 
     /// Gives or renews a slice that begins, on the device, at `start_ns`.

@@ -8,6 +8,17 @@ use super::{Command, Input, Priority, TenantId};
 /// Slices that a gang waits for the others' slices to end at once.
 const PATIENCE: u64 = 2;
 
+/// How a gang stands before one GPU.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Standing {
+    /// Whether it stands at its gate, and is not paused.
+    pub(super) wants: bool,
+    /// Whether it wants this GPU and it is its due.
+    pub(super) is_due: bool,
+    /// When its ceiling lets it be served, if it has one.
+    pub(super) opens_ns: Option<u64>,
+}
+
 impl SliceScheduler {
     /// Takes an input without deciding: see [`decide`](Self::decide).
     pub(super) fn take_in(&mut self, now_ns: u64, input: Input, commands: &mut Vec<Command>) {
@@ -28,6 +39,12 @@ impl SliceScheduler {
         }
     }
 
+    /// Whether [`Input::Pass`] changes nothing here that bears on what gangs may have: nobody begins or ceases to count, and nobody's
+    /// slack goes by the time.
+    pub(super) fn is_still_at(&self, now_ns: u64) -> bool {
+        self.queue.latency_tenants.is_empty() && self.queue.timer_ns().is_none_or(|at_ns| at_ns > now_ns)
+    }
+
     /// A gang whose turn should be decided on for all its GPUs.
     pub(super) fn take_due_gang(&mut self) -> Option<TenantId> {
         let is_due = std::mem::take(&mut self.gang_is_due);
@@ -41,7 +58,7 @@ impl SliceScheduler {
     /// The part of this GPU that was promised to a gang, in permille, and a slice.
     pub(super) fn promise(&self, gang: TenantId) -> (u16, u64) {
         let guaranteed = self.queue.get(gang).filter(|place| place.share.priority == Priority::Guaranteed);
-        (guaranteed.map_or(0, |place| place.share.weight_permille), self.slice_ns())
+        (guaranteed.map_or(0, |place| place.share.weight_permille.min(1000)), self.slice_ns())
     }
 
     /// Notes whether a gang is behind what was promised to it.
@@ -49,23 +66,19 @@ impl SliceScheduler {
         self.queue.note(gang, |place| place.is_behind = is_behind);
     }
 
-    /// Whether a gang stands at its gate, and nothing of its own forbids to serve it.
-    pub(super) fn may_serve(&self, gang: TenantId, now_ns: u64) -> bool {
-        let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
-        wanting.is_some_and(|place| self.queue.opens_ns(place).is_none_or(|opens_ns| opens_ns <= now_ns))
+    /// How a gang stands here.
+    pub(super) fn standing(&self, gang: TenantId) -> Standing {
+        let Some(place) = self.queue.get(gang) else { return Standing::default() };
+        let wants = place.wants_since_ns.is_some() && !place.paused;
+        let is_due = wants && (self.queue.is_eligible(place) || self.queue.is_alone(gang));
+        Standing { wants, is_due, opens_ns: self.queue.opens_ns(place) }
     }
 
-    /// Whether a gang wants this GPU and it is its due.
-    pub(super) fn is_due(&self, gang: TenantId) -> bool {
-        let wanting = self.queue.get(gang).filter(|_| self.queue.wants(gang));
-        wanting.is_some_and(|place| self.queue.is_eligible(place) || self.queue.is_alone(gang))
-    }
-
-    /// From when on a gang could have this GPU, if another one of it chooses it: none while it is not its due. This GPU may
+    /// From when on a gang whose due this GPU is could have it, if another one of it chooses it. This GPU may
     /// have heard of nothing for long, so the host says what time it is. A latency
     /// tenant within its slack that stands at its gate for a free GPU comes first.
     pub(super) fn accepts_from_ns(&self, gang: TenantId, now_ns: u64, waited_ns: u64) -> Option<u64> {
-        let place = self.queue.get(gang).filter(|_| self.is_due(gang))?;
+        let place = self.queue.get(gang)?;
         let allowed_ns = self.queue.opens_ns(place).unwrap_or(0).max(now_ns);
         let from_ns = match self.turn.filter(|turn| turn.tenant != gang) {
             Some(turn) => self.gives_way_from_ns(&turn, place, now_ns, waited_ns),
@@ -75,6 +88,14 @@ impl SliceScheduler {
             None => Some(now_ns),
         };
         from_ns.map(|from_ns| from_ns.max(allowed_ns))
+    }
+
+    /// When that becomes another answer by itself, if nothing happens here: when it has waited for long enough, or when a ceiling lets a
+    /// latency tenant be served.
+    pub(super) fn turns_ns(&self, now_ns: u64, due_since_ns: u64) -> Option<u64> {
+        let waited_ns = due_since_ns.saturating_add(self.slice_ns().saturating_mul(PATIENCE));
+        let latency_ns = self.queue.latency_opens_ns(&self.gangs);
+        latency_ns.chain([waited_ns]).filter(|at_ns| *at_ns > now_ns).min()
     }
 
     /// From when on a gang may take the slice over from who has it: once that has lasted a whole slice, or at once if that

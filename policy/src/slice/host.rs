@@ -12,27 +12,18 @@
 
 use std::collections::BTreeMap;
 
-use super::arrears::Arrears;
 use super::server_set::ServerSet;
 use super::{Command, Input, Parameters, Share, SliceScheduler, TenantId};
 use crate::timeline::Burst;
+
+mod gangs;
+
+use gangs::Gang;
 
 /// How often one input may move gangs about before the rest waits for the next one.
 const ROUNDS: usize = 16;
 /// When the rest is looked at, if nothing happens before.
 const RECHECK_NS: u64 = 1_000_000;
-
-/// A tenant with several GPUs.
-#[derive(Clone, Copy, Debug, Default)]
-struct Gang {
-    /// Whether its gate is open.
-    is_open: bool,
-    /// Since when all its GPUs have been its due at once, while its gate is closed.
-    due_since_ns: Option<u64>,
-    /// Whether it stands at its gate, and nothing of its own keeps it there.
-    waits: bool,
-    arrears: Arrears,
-}
 
 /// Decides for all GPUs of a host whose gates are open.
 #[derive(Clone, Debug)]
@@ -41,10 +32,21 @@ pub struct HostScheduler {
     homes: BTreeMap<TenantId, ServerSet>,
     /// Tenants with several GPUs.
     gangs: BTreeMap<TenantId, Gang>,
+    /// GPUs that have changed since the gangs were judged.
+    unjudged: ServerSet,
+    /// GPUs that have changed since gangs were looked for that are first there.
+    untried: ServerSet,
+    /// When all gangs were judged last, or would have been judged as before.
+    judged_ns: u64,
+    /// Gangs that were heard of, or whose gates have moved, and whose silences have to be looked at.
+    news: Vec<TenantId>,
     /// When a gang that is held back may be let go.
     recheck_ns: Option<u64>,
     now_ns: u64,
     buffer: Vec<Command>,
+    /// Whether all gangs are looked at each time, to compare with that.
+    #[cfg(test)]
+    looks_at_all: bool,
 }
 
 impl HostScheduler {
@@ -55,9 +57,15 @@ impl HostScheduler {
             servers: (0..servers.min(ServerSet::LIMIT)).map(|_| SliceScheduler::new(parameters, now_ns)).collect(),
             homes: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            unjudged: ServerSet::default(),
+            untried: ServerSet::default(),
+            judged_ns: now_ns,
+            news: Vec::new(),
             recheck_ns: None,
             now_ns,
             buffer: Vec::new(),
+            #[cfg(test)]
+            looks_at_all: false,
         }
     }
 
@@ -76,7 +84,7 @@ impl HostScheduler {
             let servers: ServerSet = servers.iter().filter(|&index| index < self.servers.len()).collect();
             self.homes.insert(tenant, servers);
             if servers.len() > 1 {
-                self.gangs.insert(tenant, Gang::default());
+                self.gangs.insert(tenant, Gang::of(servers));
                 servers.iter().for_each(|index| _ = self.servers[index].gangs.insert(tenant));
             }
         }
@@ -94,7 +102,10 @@ impl HostScheduler {
         };
         touched.iter().for_each(|index| self.take(index, input, commands));
         if input == Input::Away {
-            self.gangs.values_mut().for_each(|gang| gang.arrears.forgive(self.now_ns));
+            self.forgive_gangs();
+        }
+        if let Some(tenant) = tenant_of(&input) {
+            self.note_news(tenant);
         }
         if let Input::Leave { tenant } = input {
             self.homes.remove(&tenant);
@@ -214,7 +225,11 @@ impl HostScheduler {
 
     fn take(&mut self, index: usize, input: Input, commands: &mut Vec<Command>) {
         let mut own = std::mem::take(&mut self.buffer);
+        let is_still = input == Input::Pass && self.servers[index].is_still_at(self.now_ns);
         self.servers[index].take_in(self.now_ns, input, &mut own);
+        if !is_still || !own.is_empty() {
+            self.note_change(index);
+        }
         self.mediate(index, &mut own, commands);
         self.buffer = own;
     }
@@ -222,10 +237,7 @@ impl HostScheduler {
     /// Lets the touched GPUs decide, and those that this touches.
     fn settle(&mut self, touched: ServerSet, commands: &mut Vec<Command>) {
         self.settle_gates(touched, commands);
-        for (id, _) in self.gangs.iter().filter(|(_, gang)| !gang.is_open) {
-            let servers = self.homes.get(id).copied().unwrap_or_default();
-            servers.iter().for_each(|index| self.servers[index].note_whether_silence_stands(*id));
-        }
+        self.note_silences();
     }
 
     fn settle_gates(&mut self, mut touched: ServerSet, commands: &mut Vec<Command>) {
@@ -239,7 +251,9 @@ impl HostScheduler {
                     continue;
                 }
                 let mut own = std::mem::take(&mut self.buffer);
-                self.servers[index].decide(&mut own);
+                if self.servers[index].decide(&mut own) {
+                    self.note_change(index);
+                }
                 next = next.union(self.mediate(index, &mut own, commands));
                 self.buffer = own;
                 if let Some(gang) = self.servers[index].take_due_gang() {
@@ -288,6 +302,7 @@ impl HostScheduler {
                 freed = freed.union(self.mediate(other, &mut closed, commands));
             }
             self.servers[other].set_turn_end(gang, until_ns);
+            self.note_change(other);
         }
         freed
     }
@@ -299,26 +314,11 @@ impl HostScheduler {
         }
         commands.push(Command::Close { tenant: gang });
         let servers = self.servers_of(gang);
-        servers.iter().for_each(|index| self.servers[index].release(gang));
+        for index in servers.iter() {
+            self.servers[index].release(gang);
+            self.note_change(index);
+        }
         servers
-    }
-
-    /// Notes whether a gang's gate is open, and says whether it was.
-    fn set_open(&mut self, gang: TenantId, is_open: bool) -> bool {
-        self.count_arrears(gang);
-        let Some(known) = self.gangs.get_mut(&gang) else { return false };
-        (known.due_since_ns, known.waits) = (None, false);
-        std::mem::replace(&mut known.is_open, is_open)
-    }
-
-    /// Counts what a gang is behind its promise, and tells its GPUs if that is much.
-    fn count_arrears(&mut self, id: TenantId) {
-        let servers = self.servers_of(id);
-        let (Some(first), Some(gang)) = (servers.iter().next(), self.gangs.get_mut(&id)) else { return };
-        let (permille, slice_ns) = self.servers[first].promise(id);
-        gang.arrears.pass(self.now_ns, permille, slice_ns, gang.is_open, gang.waits);
-        let is_behind = gang.arrears.is_behind();
-        servers.iter().for_each(|index| self.servers[index].set_behind(id, is_behind));
     }
 
     /// The work of a gang comes to its end: it goes on if all its GPUs would choose it again.
@@ -327,6 +327,7 @@ impl HostScheduler {
         let mut goes_on = true;
         for index in servers.iter() {
             goes_on &= self.servers[index].prefers_holder();
+            self.note_change(index);
         }
         if !goes_on {
             return self.disband(gang, commands);
@@ -353,56 +354,10 @@ impl HostScheduler {
         Command::Open { tenant: gang, until_ns, depth_ns, burst_ns }
     }
 
-    /// Finds out which gangs could have all their GPUs now. The GPUs that may choose one which they could not before.
-    fn judge_gangs(&mut self) -> ServerSet {
-        let mut released = ServerSet::default();
-        let gangs: Vec<TenantId> = self.gangs.keys().copied().collect();
-        gangs.into_iter().for_each(|gang| self.count_arrears(gang));
-        for (&id, gang) in &mut self.gangs {
-            let servers = self.homes.get(&id).copied().unwrap_or_default();
-            let is_due = !gang.is_open && servers.iter().all(|index| self.servers[index].is_due(id));
-            gang.due_since_ns = is_due.then(|| gang.due_since_ns.unwrap_or(self.now_ns));
-            let waited_ns = gang.due_since_ns.map_or(0, |since_ns| self.now_ns - since_ns);
-            let from_ns = servers.iter().try_fold(self.now_ns, |latest_ns, index| {
-                self.servers[index].accepts_from_ns(id, self.now_ns, waited_ns).map(|from_ns| from_ns.max(latest_ns))
-            });
-            let held_back = !gang.is_open && from_ns.is_none_or(|from_ns| from_ns > self.now_ns);
-            gang.waits = !gang.is_open && servers.iter().all(|index| self.servers[index].may_serve(id, self.now_ns));
-            if held_back {
-                let first = servers.iter().next().filter(|_| gang.waits);
-                let promise = first.map(|index| self.servers[index].promise(id));
-                let behind_ns =
-                    promise.and_then(|(permille, slice_ns)| gang.arrears.falls_behind_ns(permille, slice_ns));
-                self.recheck_ns = [self.recheck_ns, from_ns, behind_ns].into_iter().flatten().min();
-            }
-            for index in servers.iter() {
-                if self.servers[index].hold_back(id, held_back) && !held_back {
-                    released.insert(index);
-                }
-            }
-        }
-        released
-    }
-
-    /// Opens the gates of gangs that could have all their GPUs and are first on one of them. The GPUs that have become
-    /// free by it.
-    fn admit_gangs(&mut self, commands: &mut Vec<Command>) -> ServerSet {
-        let mut freed = ServerSet::default();
-        let closed: Vec<TenantId> = self.gangs.iter().filter(|(_, gang)| !gang.is_open).map(|(&id, _)| id).collect();
-        for gang in closed {
-            let Some(index) = self.servers_of(gang).iter().find(|&index| self.servers[index].choose() == Some(gang))
-            else {
-                continue;
-            };
-            let mut own = Vec::new();
-            let until_ns = self.servers[index].seize(self.now_ns, gang, &mut own);
-            freed = freed.union(self.mediate(index, &mut own, commands));
-            freed = freed.union(self.gather(index, gang, until_ns, commands));
-            commands.push(self.open_until(gang, until_ns));
-            // What the others may have is another question now.
-            freed = freed.union(self.judge_gangs());
-        }
-        freed
+    /// Something has changed on a GPU: what the gangs there may have is another question now.
+    fn note_change(&mut self, index: usize) {
+        self.unjudged.insert(index);
+        self.untried.insert(index);
     }
 }
 
@@ -427,3 +382,6 @@ fn tenant_of(input: &Input) -> Option<TenantId> {
         Input::Away | Input::Pass => None,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -384,12 +384,13 @@ impl Queue {
         [&self.lingering, &self.blocked].iter().filter_map(|set| set.first().map(|&(until_ns, _)| until_ns)).min()
     }
 
-    pub(super) fn choose(&mut self) -> Option<TenantId> {
+    /// Who is next, and whether finding that out has changed anything else.
+    pub(super) fn choose(&mut self) -> (Option<TenantId>, bool) {
         // While it is blocked as well: a small limit can mean a wait of half a second, and all that time the others
         // would sink into debt.
         let blocked: Vec<TenantId> = self.blocked.iter().map(|&(_, tenant)| tenant).collect();
-        blocked.into_iter().for_each(|tenant| self.limit_credit(tenant));
-        self.ready.choose(&self.clocks)
+        let limited = blocked.into_iter().filter(|tenant| self.limit_credit(*tenant)).count();
+        (self.ready.choose(&self.clocks), limited > 0)
     }
 
     pub(super) fn is_ready(&self, tenant: TenantId) -> bool {

@@ -49,6 +49,11 @@ impl ServerSet {
         Self(self.0 | other.0)
     }
 
+    /// Whether any is among both.
+    pub(super) fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Adds one; an index at or above [`LIMIT`](Self::LIMIT) is left out.
     pub fn insert(&mut self, index: usize) {
         if index < Self::LIMIT {

@@ -1,5 +1,7 @@
 //! Tenants that are above their ceilings.
 
+use std::collections::BTreeSet;
+
 use super::super::{Class, TenantId};
 use super::{Place, Queue};
 
@@ -9,6 +11,12 @@ impl Queue {
     pub(in crate::slice) fn opens_ns(&self, place: &Place) -> Option<u64> {
         let opens = |limit| place.ceiling.opens_ns(limit, place.unmeasured.ns(), self.slice_ns);
         place.share.limit_permille.map(opens)
+    }
+
+    /// The same of the latency tenants that have one and are not among `gangs`.
+    pub(in crate::slice) fn latency_opens_ns(&self, gangs: &BTreeSet<TenantId>) -> impl Iterator<Item = u64> {
+        let single = self.latency_tenants.iter().filter(|tenant| !gangs.contains(tenant));
+        single.filter_map(|tenant| self.opens_ns(self.get(*tenant)?))
     }
 
     /// A tenant that wants is above its ceiling now: its turn would have to wait.
@@ -45,13 +53,15 @@ impl Queue {
     }
 
     /// Time that its limit kept from a tenant is not owed to it, beyond two slices: the others may use it. With one, a
-    /// tenant whose limit is close to its share would have less than either.
-    pub(super) fn limit_credit(&mut self, tenant: TenantId) {
+    /// tenant whose limit is close to its share would have less than either. Whether there was such time.
+    pub(super) fn limit_credit(&mut self, tenant: TenantId) -> bool {
         let credit_ns = 2 * self.slice_ns;
-        let Some(place) = self.places.get_mut(&tenant) else { return };
+        let Some(place) = self.places.get_mut(&tenant) else { return false };
         let clock = &mut self.clocks[place.share.priority as usize];
-        if place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX) {
+        let is_above = place.account.lag_ns(clock) > i64::try_from(credit_ns).unwrap_or(i64::MAX);
+        if is_above {
             place.account.limit_credit(clock, credit_ns);
         }
+        is_above
     }
 }
