@@ -339,4 +339,11 @@ pub const FIGURES: &[Figure] = &[
         Nothing,
         "of one core: all decisions for 16 GPUs with 8 busy tenants each and slices of 6 ms, CPU time over virtual time",
     ),
+    host(
+        "host.decide_gangs",
+        "ratio",
+        Median,
+        Nothing,
+        "of one core: the same where 12 of the busy tenants have 4 GPUs each, and 20 such tenants more are idle",
+    ),
 ];
