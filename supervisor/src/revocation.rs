@@ -5,6 +5,7 @@
 //! started anew. Its share is free for others once the device has its memory back.
 
 mod clearance;
+mod strays;
 mod upkeep;
 
 use crate::cgroup::{self, devices};
@@ -74,12 +75,12 @@ fn begin_and_end(
         leases.occupants.look_again(deadline);
         killed.extend(enforce(leases, &id).unwrap_or_default());
     }
+    let (strays, is_left) = strays::seen(leases, &id);
     let message = format!(
-        "took {} from {}: {why}; {} of its processes that used it {} killed, and no other can open it",
+        "took {} from {}: {why}; {}",
         record.gpus().iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
         record.container_id.short(),
-        killed.len(),
-        if killed.len() == 1 { "was" } else { "were" },
+        strays::worded(killed.len(), strays, is_left),
     );
     leases.events.note(EventKind::LeaseRevoked, about(&record, uid), message);
     (leases.watch_changed)();
@@ -257,7 +258,10 @@ fn end_users(leases: &Leases, id: &LeaseId, taken: &Taken, reach: Reach) -> (BTr
                 killed.insert(process.name.pid);
             }
         }
-        if users.is_empty() {
+        // Whoever has registered is the lease's, also where that one has moved it.
+        let (strays, ended) = strays::kill(leases, id, cgroup);
+        killed.extend(ended);
+        if users.is_empty() && strays == 0 {
             break;
         }
         was_frozen |= cgroup::let_die(cgroup);
@@ -266,6 +270,7 @@ fn end_users(leases: &Leases, id: &LeaseId, taken: &Taken, reach: Reach) -> (BTr
             break;
         }
     }
+    killed.extend(strays::end_late(leases, id, cgroup));
     // What is left of one that somebody has paused stays so.
     if was_frozen && !cgroup::processes_in(cgroup).is_empty() {
         cgroup::freeze(cgroup);
@@ -302,7 +307,7 @@ pub fn signal_users(leases: &Leases, id: &LeaseId, signal: Signal) -> usize {
     // Asked with the pidfd in hand: the pid may have been another's when the list was read.
     let is_sent =
         |process: &WatchedProcess| cgroup::holds(&cgroup, process) && pidfd_send_signal(&process.pidfd, signal).is_ok();
-    held.filter(is_sent).count()
+    held.filter(is_sent).count() + strays::signal(&strays::strays(leases, id, &cgroup), signal).len()
 }
 
 /// None of one that has ended by now.

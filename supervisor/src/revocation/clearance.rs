@@ -11,6 +11,10 @@ pub struct Clearance {
     users: BTreeSet<ProcessName>,
     /// When the first look began that found nobody any more; none while the last one has found somebody.
     since: Option<Instant>,
+    /// Those that had registered and were outside of its cgroup.
+    strays: BTreeSet<ProcessName>,
+    /// Whether it was ended as a whole.
+    is_ended: bool,
 }
 
 impl Clearance {
@@ -19,6 +23,31 @@ impl Clearance {
         let mut is_anybody_there = false;
         self.users.extend(users.inspect(|_| is_anybody_there = true));
         self.since = if is_anybody_there { None } else { self.since.or(Some(begun)) };
+    }
+
+    /// These had registered and were found outside of the container's cgroup.
+    pub fn note_strays(&mut self, found: impl Iterator<Item = ProcessName>) {
+        self.strays.extend(found);
+    }
+
+    /// How many those were.
+    pub fn strays(&self) -> usize {
+        self.strays.len()
+    }
+
+    /// Everybody who was found to use the GPUs in its cgroup.
+    pub fn users(&self) -> BTreeSet<ProcessName> {
+        self.users.clone()
+    }
+
+    /// The container is ended as a whole now.
+    pub fn note_end(&mut self) {
+        self.is_ended = true;
+    }
+
+    /// Whether it was. That is done once: whoever is killed may take long to end.
+    pub fn is_ended(&self) -> bool {
+        self.is_ended
     }
 
     /// When the first look began that found nobody; none while the last one has found somebody.
