@@ -1,6 +1,7 @@
 //! Who is on the other side of a connection, and what they may do.
 
 use super::listener::Side;
+use super::subordinate::{self, Range};
 use crate::cgroup;
 use crate::lease::{Book, Leases, Record};
 use crate::procfs::{ProcessName, WatchedProcess};
@@ -15,6 +16,8 @@ use std::sync::{Mutex, PoisonError};
 /// The process on the other side, as the kernel knew it when the connection was taken.
 pub struct Peer {
     pub uid: u32,
+    /// The range of somebody's subordinate ids that this is out of.
+    subordinate: Option<Range>,
     groups: Vec<u32>,
     administrators: String,
     /// Held from then on, so that its pid cannot be reused; none if it had ended.
@@ -22,6 +25,8 @@ pub struct Peer {
     in_lease: bool,
     /// Says the number of a group. The host may have to ask a directory server for it, which takes its time.
     gid_of: fn(&str) -> Option<u32>,
+    /// Says whether a user has that id, which may take as long.
+    is_account: fn(u32) -> bool,
 }
 
 /// Refuses with whom to ask: root, and the group of `[socket] group`.
@@ -48,7 +53,10 @@ impl Peer {
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
         let is_leased = |path: &str| leases.known_cgroups.now().hold(path);
         let in_lease = is_in_a_lease(pid, is_leased) || process.as_ref().is_none_or(WatchedProcess::has_ended);
-        Ok(Self { uid: credentials.uid.as_raw(), groups, administrators, process, in_lease, gid_of })
+        let uid = credentials.uid.as_raw();
+        let subordinate = subordinate::range_of(uid).filter(|_| !subordinate::is_known_account(uid));
+        let is_account = subordinate::is_account;
+        Ok(Self { uid, subordinate, groups, administrators, process, in_lease, gid_of, is_account })
     }
 
     fn refused(&self, what: impl Into<String>) -> ErrorBody {
@@ -67,14 +75,22 @@ impl Peer {
         }
     }
 
-    /// Whose connections its own counts among. Asks nobody for groups, since everybody would wait for that: their numbers are
+    /// Finds out, if that is not known, whether it is a user's own id after all, whose connections are counted by themselves then.
+    pub fn look_for_account(&self) {
+        if self.subordinate.is_some() {
+            (self.is_account)(self.uid);
+        }
+    }
+
+    /// Whose connections its own counts among: all that are a user's subordinates are one. Asks nobody for groups, since everybody would wait for that: their numbers are
     /// asked for beside.
     pub fn side(&self) -> Side {
         let is_member = || known_gid(&self.administrators).is_some_and(|gid| self.groups.contains(&gid));
+        let uid = self.subordinate.as_ref().map_or(self.uid, |range| range.first);
         match self.in_lease {
             true => Side::Tenants,
-            false if self.uid != 0 && is_member() => Side::Administrator(self.uid),
-            false => Side::User(self.uid),
+            false if self.uid != 0 && is_member() => Side::Administrator(uid),
+            false => Side::User(uid),
         }
     }
 
@@ -139,12 +155,18 @@ impl Peer {
 
     /// # Errors
     /// Unless the peer may start leased containers: whoever may change everything, and outside of every lease whom the
-    /// configuration lets do so without root.
+    /// configuration lets do so without root. With subordinate ids, whose groups can be one's own, one user would be thousands to
+    /// quotas, the queue and the ledger.
     pub fn must_start(&self, policy: &Policy) -> Result<(), ErrorBody> {
-        if self.administers()
-            || (!self.in_lease && !policy.rootless_group.is_empty() && self.is_in(&policy.rootless_group))
-        {
+        if self.administers() {
             return Ok(());
+        }
+        if !self.in_lease && !policy.rootless_group.is_empty() && self.is_in(&policy.rootless_group) {
+            let Some(Range { owner, .. }) = self.subordinate.as_ref().filter(|_| !(self.is_account)(self.uid)) else {
+                return Ok(());
+            };
+            let what = format!("start a leased container: it is a subordinate id of {owner} in /etc/subuid");
+            return Err(self.may_not(&what, || format!("start it as {owner}")));
         }
         let remedy = || {
             match policy.rootless_group.as_str() {
@@ -273,7 +295,28 @@ mod tests {
 
     fn of_user(uid: u32, gid_of: fn(&str) -> Option<u32>) -> Peer {
         let administrators = "gpu-operators".to_owned();
-        Peer { uid, groups: Vec::new(), administrators, process: None, in_lease: false, gid_of }
+        let (subordinate, groups, process, in_lease) = (None, Vec::new(), None, false);
+        Peer { uid, subordinate, groups, administrators, process, in_lease, gid_of, is_account: |_| false }
+    }
+
+    #[test]
+    fn one_user_with_thousands_of_ids_is_one() {
+        let policy = Policy { rootless_group: "gpool-users".to_owned(), ..Policy::default() };
+        let member = |uid| {
+            let gid_of = |group: &str| (group == "gpool-users").then_some(7);
+            let subordinate = Range::read("alice:100000:65536");
+            Peer { subordinate, groups: vec![7], ..of_user(uid, gid_of) }
+        };
+        let refused = member(100_005).must_start(&policy).unwrap_err().to_string();
+        let is_told = refused.contains("user 100005") && refused.contains("start it as alice [GPOOL-E401]");
+        assert!(is_told && refused.contains("a subordinate id of alice in /etc/subuid"), "{refused}");
+        assert_eq!(member(100_005).side(), member(165_535).side());
+        let account = Peer { is_account: |_| true, ..member(100_005) };
+        assert_eq!(account.must_start(&policy), Ok(()), "a directory has given that id to a user");
+        let itself = Peer { subordinate: None, ..member(1000) };
+        assert_eq!((itself.must_start(&policy), itself.side()), (Ok(()), Side::User(1000)));
+        let engine = Peer { subordinate: None, ..member(0) };
+        assert_eq!(engine.must_start(&Policy::default()), Ok(()));
     }
 
     #[test]

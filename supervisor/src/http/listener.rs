@@ -119,6 +119,7 @@ impl Listener {
             }
             let (leases, counted) = (leases.clone(), open.clone());
             let spawned = std::thread::Builder::new().name("connection".into()).spawn(move || {
+                peer.look_for_account();
                 // A peer that went away is its own affair.
                 let _ = serve(stream, &peer, &leases, &identity);
                 counted.leave(side);

@@ -6,5 +6,6 @@ mod following;
 mod listener;
 mod ordinary;
 mod routes;
+mod subordinate;
 
 pub use listener::Listener;

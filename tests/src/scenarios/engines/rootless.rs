@@ -173,6 +173,10 @@ fn what_others_may_not(host: &Host) -> Result<()> {
         let said = post(USER, &format!("/v1/leases/{}/{verb}", its.lease_id), &json!({"init_pid": of_root.init_pid}))?;
         ensure(said.contains("GPOOL-E401"), || format!("{verb} of root's lease: {said}"))?;
     }
+    // With one of his subordinate ids he is nobody else.
+    let said = post(User { uid: USER.subordinate + 7, ..USER }, "/v1/leases", &lease(plain.clone()))?;
+    let is_told = said.contains("GPOOL-E401") && said.contains(&format!("a subordinate id of {}", USER.name));
+    ensure(is_told, || format!("with a subordinate id: {said}"))?;
     // Nor stand for root's container by the id that a person would type.
     let short: String = of_root.id.chars().take(12).collect();
     let alike = post(USER, "/v1/leases", &json!({"container_id": short, "request": plain}))?;
