@@ -2,6 +2,7 @@
 //! kept places that expire. Everything it knows of an end it sees itself, through pidfds and cgroups.
 
 mod acceptance;
+mod executed;
 mod queue;
 
 use crate::cgroup;
@@ -9,9 +10,8 @@ use crate::clock;
 use crate::events::About;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
-use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, about};
-use crate::procfs::ProcessName;
-use crate::region::{Report, tend_aside};
+use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
+use crate::region::{RegionHost, Report, tend_aside};
 use crate::revocation;
 use acceptance::{Unwatched, look, write_down};
 use gpool_policy::TenantId;
@@ -87,6 +87,7 @@ impl Mailbox {
     pub fn attend(self, leases: &Leases) {
         let (mut queue, mut unwatched) = (Queue::default(), Unwatched::default());
         let (mut is_behind, mut next_try) = (false, Instant::now());
+        let mut next_programs = next_try;
         loop {
             leases.progress.attendant.note();
             tend_aside();
@@ -98,6 +99,10 @@ impl Mailbox {
                 leases.tend_queue();
                 unwatched.try_again(&mut queue, begun);
                 next_try = begun + IDLE_PERIOD;
+            }
+            if begun >= next_programs {
+                executed::look(leases);
+                next_programs = begun + executed::PERIOD;
             }
             let patience = self.look_after(leases);
             let watched = watched(leases);
@@ -254,14 +259,27 @@ fn note_deaths(leases: &Leases, lease: &mut Lease) {
     let dead: Vec<usize> =
         lease.processes.iter().filter(|(_, process)| process.watched.has_ended()).map(|(slot, _)| *slot).collect();
     let died = Instant::now();
-    take_out(leases, lease, &dead, |lease, slot, last, name| {
-        if last.is_some_and(SlotSnapshot::holds_nothing) && !leases.occupants.listed(&name) {
-            lease.region.clear_slot(slot);
-        } else {
-            lease.region.clear_demand(slot);
-            lease.dead.insert(slot, Dead { name: Some(name), died });
-        }
+    take_out(leases, lease, &dead, |lease, slot, last, process| {
+        let (name, registration) = (Some(process.watched.name), process.registration);
+        retire(leases, lease, slot, last, Dead { name, registration, died, has_executed: false });
     });
+}
+
+/// Takes back what one has wanted that has ended, and frees its slot if it held nothing.
+fn retire(leases: &Leases, lease: &mut Lease, slot: usize, last: Option<&SlotSnapshot<'_>>, dead: Dead) {
+    let is_listed = dead.name.is_some_and(|name| leases.occupants.listed(&name));
+    if last.is_some_and(SlotSnapshot::holds_nothing) && !is_listed {
+        lease.region.clear_slot(slot);
+    } else {
+        lease.region.clear_demand(slot);
+        lease.dead.insert(slot, dead);
+    }
+}
+
+/// Whether the slot is not that registration's any more: while this supervisor stood still or was away, a process may have freed it,
+/// and another one taken it.
+fn is_anothers(region: &RegionHost, slot: usize, registration: u64) -> bool {
+    region.registration(slot).is_some_and(|now| now != registration)
 }
 
 /// Takes the processes in these slots out of the lease, and keeps what they counted; `part` does what is to be done with a
@@ -270,7 +288,7 @@ fn take_out(
     leases: &Leases,
     lease: &mut Lease,
     slots: &[usize],
-    part: impl Fn(&mut Lease, usize, Option<&SlotSnapshot<'_>>, ProcessName),
+    part: impl Fn(&mut Lease, usize, Option<&SlotSnapshot<'_>>, &Process),
 ) {
     let Some(last) = slots.last() else { return };
     let mut report = Report::new();
@@ -283,12 +301,15 @@ fn take_out(
     }
     for slot in slots {
         let (Some(process), last) = (lease.processes.remove(slot), at(*slot)) else { continue };
+        if is_anothers(&lease.region, *slot, process.registration) {
+            continue;
+        }
         let (pid, gpus) = (process.watched.name.pid, lease.accounts.len());
         last.iter().for_each(|last| {
             lease.retired.count(last);
             lease.lost_contexts.look(last, clock::now_ns(), Some(pid), gpus);
         });
-        part(lease, *slot, last.as_ref(), process.watched.name);
+        part(lease, *slot, last.as_ref(), &process);
     }
     lease.note_processes();
     if has_worked {
@@ -318,7 +339,7 @@ fn bury(leases: &Leases, lease: &mut Lease) -> Option<Duration> {
         let before = holding.len();
         holding.extend(by);
         let is_gone = holding.len() == before;
-        if is_gone {
+        if is_gone && !is_anothers(region, *slot, dead.registration) {
             region.clear_slot(*slot);
         }
         !is_gone

@@ -129,6 +129,8 @@ const PARENT_FIELD: usize = 4;
 const FLAGS_FIELD: usize = 9;
 /// Of these, that it is at its end: it has let go of its locks, or is about to (PF_EXITING of include/linux/sched.h).
 const EXITING: u32 = 0x4;
+/// Field of /proc/PID/stat that has the number of its threads.
+const THREADS_FIELD: usize = 20;
 /// Field of /proc/PID/stat that has the start time in clock ticks since boot.
 const START_FIELD: usize = 22;
 /// Field of /proc/PID/stat that has the address at which the program's stack begins.
@@ -156,11 +158,13 @@ impl ProgramMark {
 const THREADS: usize = 4096;
 
 /// Whether the process has children, which may hold what it has opened; so it is taken to where the kernel does not tell,
-/// and where it has more threads than are asked.
+/// and where it has more threads than are asked. Those that it has not waited for hold nothing any more, and a program knows
+/// nothing of the children of the one that was executed before it.
 pub fn has_children(pid: HostPid) -> bool {
     let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let of = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("children"));
-    let is_parent = |thread| of(thread).map_or(true, |children| !children.trim().is_empty());
+    let lives = |pid: &str| pid.parse().map_or(true, |pid| !is_over(HostPid(pid)));
+    let is_parent = |thread| of(thread).map_or(true, |children| children.split_whitespace().any(lives));
     threads.flatten().enumerate().any(|(count, thread)| count >= THREADS || is_parent(thread))
 }
 
@@ -181,6 +185,11 @@ pub fn is_dead(name: &ProcessName) -> bool {
 /// Whether a process that has not ended has `pid` now; one that its parent has not waited for has.
 pub fn is_alive(pid: HostPid) -> bool {
     stat_field(pid, STATE_FIELD).is_ok_and(|state: String| !matches!(state.as_str(), "Z" | "X"))
+}
+
+/// Whether nothing goes on of the process that has `pid`, or had it. Its first task may end before others of it.
+fn is_over(pid: HostPid) -> bool {
+    !is_alive(pid) && !stat_field(pid, THREADS_FIELD).is_ok_and(|threads: u32| threads > 1)
 }
 
 /// Whether the process that had `pid` and was started at `start_ticks` is still there, and is not at its end: its end takes
@@ -345,6 +354,19 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(ProgramMark::of(pid), None);
+    }
+
+    #[test]
+    fn a_child_that_was_not_waited_for_holds_nothing() {
+        let script = "sleep 0 & exec sleep 60";
+        let mut child = std::process::Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let pid = HostPid(child.id());
+        let children = || std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+        while comm(pid) != "sleep" || children().trim().parse().map_or(true, |child| is_alive(HostPid(child))) {
+            std::thread::yield_now();
+        }
+        assert!(!has_children(pid), "it is still there, and nobody waits for it");
+        child.kill().and_then(|()| child.wait()).unwrap();
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! lock that may have changed. No other thread puts processes into the book while this one runs.
 
 use super::queue::{Queue, Registration};
-use super::take_out;
+use super::{executed, is_anothers, take_out};
 use crate::cgroup;
 use crate::lease::{Dead, Lease, Leases, Process};
 use crate::procfs::{self, ProcessName, ProgramMark, WatchedProcess};
@@ -102,6 +102,8 @@ struct Known {
     region: Arc<RegionHost>,
     /// The programs that have registered.
     programs: Vec<Program>,
+    /// Processes whose earlier programs have been seen to be over, and have their slots still.
+    executed: BTreeSet<ProcessName>,
     cgroup: Option<String>,
     init: Option<ProcessName>,
 }
@@ -114,14 +116,16 @@ fn known(leases: &Leases, registration: Registration) -> Option<Known> {
         return None;
     }
     let programs = lease.processes.values().map(|process| (process.watched.name, process.program)).collect();
-    Some(Known { region: lease.region.clone(), programs, cgroup: lease.record.cgroup.clone(), init: lease.record.init })
+    let executed = executed::names(&lease.dead).collect();
+    let (region, cgroup) = (lease.region.clone(), lease.record.cgroup.clone());
+    Some(Known { region, programs, executed, cgroup, init: lease.record.init })
 }
 
 /// Whether the slot waits for this registration to be accepted. One that another process has taken meanwhile is told of
 /// anew, and one that is accepted already is told so again.
 fn is_open(lease: &Lease, Registration { slot, number, .. }: Registration) -> bool {
-    let is_anothers = lease.region.registration(slot).is_some_and(|now| now != number);
-    if lease.dead.contains_key(&slot) || is_anothers {
+    let is_dead = lease.dead.get(&slot).is_some_and(|dead| dead.registration == number);
+    if is_dead || is_anothers(&lease.region, slot, number) {
         return false;
     }
     let is_known = lease.processes.get(&slot).is_some_and(|process| process.registration == number);
@@ -148,13 +152,14 @@ enum Seen {
 
 /// Looks who holds the slot, without the book; none if there is nothing to look at.
 fn seen(leases: &Leases, registration: Registration) -> io::Result<Option<Seen>> {
-    let Some(Known { region, programs, cgroup, init }) = known(leases, registration) else { return Ok(None) };
+    let Some(Known { region, programs, executed, cgroup, init }) = known(leases, registration) else { return Ok(None) };
     let Some(watched) = holder_of(&region, registration.slot)? else { return Ok(Some(Seen::Free)) };
     if is_stranger(cgroup.as_deref(), init, &watched)? {
         return Ok(Some(Seen::Stranger(watched.name.pid)));
     }
     let program = ProgramMark::of(watched.name.pid);
-    let has_executed = programs.iter().any(|(name, before)| is_before((*name, *before), watched.name, program));
+    let has_executed = executed.contains(&watched.name)
+        || programs.iter().any(|(name, before)| is_before((*name, *before), watched.name, program));
     let is_alone = has_executed && !procfs::has_children(watched.name.pid);
     Ok(Some(Seen::Held { watched, program, is_alone }))
 }
@@ -192,13 +197,14 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
                 free_earlier(leases, lease, watched.name, program);
             }
             lease.processes.insert(slot, Process { registration: number, watched, program, refusals_told: 0 });
+            lease.dead.remove(&slot);
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
             lease.region.accept(slot, number);
             true
         }
         // Dead before it was seen, or of a name that is another's by now.
         Seen::Free | Seen::Stranger(_) if lease.region.registration(slot) == Some(number) => {
-            free(lease, slot);
+            free(lease, slot, number);
             false
         }
         Seen::Free | Seen::Stranger(_) => false,
@@ -207,7 +213,7 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
 
 /// Frees a slot whose process has ended before it was accepted. One that has waited for that in vain has gone on, and what
 /// it held a process that it has forked may still hold: that stays in the slot until the device has it back.
-fn free(lease: &mut Lease, slot: usize) {
+fn free(lease: &mut Lease, slot: usize, registration: u64) {
     let mut report = Report::new();
     report.read(&lease.region, slot + 1);
     let last = report.taken().find(|(index, _)| *index == slot).map(|(_, last)| last);
@@ -216,7 +222,8 @@ fn free(lease: &mut Lease, slot: usize) {
         lease.region.clear_slot(slot);
     } else {
         lease.region.clear_demand(slot);
-        lease.dead.insert(slot, Dead { name: None, died: Instant::now() });
+        let died = Instant::now();
+        lease.dead.insert(slot, Dead { name: None, registration, died, has_executed: false });
     }
 }
 
@@ -228,6 +235,7 @@ fn free_earlier(leases: &Leases, lease: &mut Lease, name: ProcessName, program: 
     let before = processes.filter(|(_, process)| is_before((process.watched.name, process.program), name, program));
     let before: Vec<usize> = before.map(|(slot, _)| *slot).collect();
     take_out(leases, lease, &before, |lease, slot, _, _| lease.region.clear_slot(slot));
+    executed::free(&lease.region, &mut lease.dead, name);
 }
 
 /// Writes down who is registered with these leases.

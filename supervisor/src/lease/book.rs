@@ -51,13 +51,17 @@ pub struct Process {
     pub refusals_told: u64,
 }
 
-/// A process that has ended; its slot keeps what it held until the device has it back.
+/// A process that has ended, or the program that one has run; its slot keeps what it held until the device has it back.
 #[derive(Debug, Clone, Copy)]
 pub struct Dead {
     /// Who it was; none of one that has ended before that could be found out.
     pub name: Option<ProcessName>,
+    /// The number that it made up when it took the slot: behind another one that is another's.
+    pub registration: u64,
     /// When it was seen to have ended.
     pub died: Instant,
+    /// The process goes on with another program, which it has executed: nobody but its children may hold what it held.
+    pub has_executed: bool,
 }
 
 /// One lease.
@@ -88,7 +92,7 @@ pub struct Lease {
     pub processes: BTreeMap<usize, Process>,
     /// What the device shows of its processes beyond their accounts, by GPU of the lease.
     pub uncounted: Vec<Uncounted>,
-    /// Processes that have ended and of which the device may still hold something, by slot.
+    /// Processes and programs that have ended and of which the device may still hold something, by slot.
     pub dead: BTreeMap<usize, Dead>,
     /// What ended processes leave in the sums.
     pub retired: Figures,

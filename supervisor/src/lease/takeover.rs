@@ -283,7 +283,7 @@ fn died_meanwhile(region: &RegionHost, known: &ProcessRecord, now: Instant) -> O
         return None;
     }
     region.clear_demand(known.slot);
-    Some(Dead { name: Some(known.process), died: now })
+    Some(Dead { name: Some(known.process), registration: known.registration, died: now, has_executed: false })
 }
 
 /// What a context of the lease is charged goes on from what its control page says.
