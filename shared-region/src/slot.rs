@@ -50,8 +50,9 @@ pub struct BurstRecord {
 #[derive(Debug)]
 #[cfg_attr(loom, derive(Default))]
 pub struct Slot {
-    /// A number that the process makes up when it takes the slot; 0 means free. Only the supervisor frees a slot,
-    /// after the process is dead, so its bytes stay charged until then.
+    /// A number that the process makes up when it takes the slot; 0 means free. The supervisor frees a slot,
+    /// after the process is dead, so its bytes stay charged until then; while it is away, another process of the lease does, which
+    /// has the slot's lock then.
     pub registration: AtomicU64,
     /// The process's own pid as it sees itself, for people; never used to find it.
     pub process_id: AtomicU32,

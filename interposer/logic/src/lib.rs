@@ -4,7 +4,7 @@
 //! Nothing here allocates. The hot path ([`Process::admit`]) takes no lock, uses no thread-local storage and makes
 //! no system call. The slow path runs about once per millisecond of GPU work.
 //!
-//! Rooms: `region` (the files), `registration` (a place in them), `memory` (the account), `arrays`, `graphs`, `handles`, `images`,
+//! Rooms: `region` (the files), `registration` and `ended` (a place in them, and whose is free), `memory` (the account), `arrays`, `graphs`, `handles`, `images`,
 //! `limits`, `physical` and `pools` (what is charged for things that the driver tells no size of), `pieces`, `sharing` and
 //! `names` (what several processes hold, and how they know it), `contexts` (whose memory and work it is), `gate` (the hot
 //! path and the slow one behind it), `credit` (what the hot path spends), `estimates` and `learning` (what work is expected
@@ -27,6 +27,8 @@ pub mod contexts;
 pub mod copies;
 pub mod credit;
 pub mod driver;
+#[cfg(not(loom))]
+mod ended;
 pub mod estimates;
 pub mod exported_names;
 pub mod faults;

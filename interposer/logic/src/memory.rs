@@ -3,6 +3,8 @@
 //! Each process counts in its own slot and the lease's total is the sum over the slots, so there is no shared
 //! counter that a killed process could leave wrong, and no lock that it could take along.
 
+#[cfg(not(loom))]
+use crate::ended;
 use crate::pieces;
 use crate::region::Region;
 use gpool_shared_region::Slot;
@@ -135,7 +137,14 @@ pub fn try_reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> 
     }
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes_of(region, charge) > cap_bytes(region) { 0 } else { RETRIES + 1 };
-    for _ in 0..tries {
+    for left in (0..tries).rev() {
+        // Without a supervisor what processes hold that have ended is nobody's.
+        #[cfg(not(loom))]
+        if left == 0 {
+            ended::free(region, Some(slot));
+        }
+        #[cfg(loom)]
+        let _ = left;
         if used_bytes(region, gpu).saturating_add(bytes_of(region, charge)) > cap_bytes(region) {
             core::hint::spin_loop();
             continue;

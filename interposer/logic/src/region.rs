@@ -149,6 +149,13 @@ impl Region {
         Self { control, report, roster, report_fd: -1, bell: [0; 2], bell_fd: AtomicI32::new(bell_fd) }
     }
 
+    /// The region of a report in a file, for tests.
+    #[cfg(test)]
+    pub(crate) fn over(control: &'static Control, report_fd: i32) -> Self {
+        let (report, roster) = map_report(report_fd, libc::PROT_READ | libc::PROT_WRITE).unwrap();
+        Self { control, report, roster, report_fd, bell: identity(-1), bell_fd: AtomicI32::new(-1) }
+    }
+
     /// The supervisor's page.
     pub fn control(&self) -> &'static Control {
         self.control
@@ -179,6 +186,20 @@ impl Region {
         if let Some(roster) = self.roster {
             roster.note_taken(index);
         }
+    }
+
+    /// Frees slot `index`, whose record lock this process has. The registration goes last, so that no new process takes the slot
+    /// while it is being cleared. Through the file, as the supervisor does it: words of the mapping are of different sizes.
+    #[cfg(not(loom))]
+    pub(crate) fn clear(&self, index: usize) {
+        let (zeros, start) = ([0u8; SLOT_BYTES], (index * SLOT_BYTES) as libc::off_t);
+        let write = |from: usize, length: usize| {
+            let at = start + from as libc::off_t;
+            // SAFETY: writes from a live array that is at least so long.
+            unsafe { libc::syscall(libc::SYS_pwrite64, self.report_fd, zeros.as_ptr(), length, at) == length as i64 }
+        };
+        // A failure leaves the slot taken.
+        let _ = write(8, SLOT_BYTES - 8) && write(0, 8);
     }
 
     /// The descriptor whose record locks mark slots as taken.

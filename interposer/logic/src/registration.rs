@@ -1,9 +1,9 @@
 //! Taking a place in the region.
 
 use crate::clock;
-#[cfg(not(loom))]
-use crate::futex;
 use crate::region::{Region, RegionError};
+#[cfg(not(loom))]
+use crate::{ended, futex};
 use core::sync::atomic::Ordering;
 use gpool_shared_region::{SLOT_BYTES, SLOTS, VERSION};
 
@@ -43,6 +43,8 @@ pub fn register(region: &Region) -> Result<Registration, RegionError> {
     // SAFETY: getpid cannot fail.
     let process_id = unsafe { libc::getpid() };
     let number = clock::now_ns() | 1;
+    #[cfg(not(loom))]
+    ended::free(region, None);
     let lock = |index, kind| lock_slot(region.report_fd(), index, kind);
     let index = take_slot(region, process_id, number, lock).ok_or(RegionError::Full)?;
     region.ring(index);
@@ -135,7 +137,9 @@ pub fn hold_slot(region: &Region, registration: &Registration, lock: impl Fn(usi
     }
 }
 
-fn lock_slot(fd: i32, index: usize, kind: i32) -> bool {
+/// Takes the record lock of slot `index` (F_WRLCK) or gives it back (F_UNLCK); whether it did. To this process's own threads it is
+/// never locked.
+pub(crate) fn lock_slot(fd: i32, index: usize, kind: i32) -> bool {
     if fd < 0 {
         return true;
     }

@@ -3,6 +3,7 @@
 //! As for memory of GPUs each process counts in its own slot, and the lease's total is the sum over the slots; see
 //! [`crate::memory`]. It is one for all GPUs of the lease, since the host's memory is.
 
+use crate::ended;
 use crate::region::Region;
 use gpool_shared_region::Slot;
 use gpool_shared_region::atomic::Ordering;
@@ -36,7 +37,10 @@ pub fn used_bytes(region: &Region) -> u64 {
 pub fn try_reserve(region: &Region, slot: &Slot, bytes: u64) -> bool {
     // What can never fit is not even tried: an absurd size must not wrap the sum.
     let tries = if bytes > limit_bytes(region) { 0 } else { RETRIES + 1 };
-    for _ in 0..tries {
+    for left in (0..tries).rev() {
+        if left == 0 {
+            ended::free(region, Some(slot));
+        }
         if used_bytes(region).saturating_add(bytes) > limit_bytes(region) {
             core::hint::spin_loop();
             continue;

@@ -1,0 +1,200 @@
+//! Slots of processes that have ended, while no supervisor is there to free them.
+//!
+//! What such a process held nobody else would take for free, and its slot for its own: on an empty GPU the next one would be
+//! refused. Who comes, and who is about to be refused, frees them, as the supervisor would.
+
+use crate::clock;
+use crate::futex::Mutex;
+use crate::region::Region;
+use crate::registration::lock_slot;
+use core::sync::atomic::Ordering;
+use gpool_shared_region::Slot;
+
+/// Held by the one thread of this process that frees slots: to each other its threads do not lock them.
+static FREEING: Mutex<()> = Mutex::new(());
+
+/// Frees the slots of processes that have ended, if no supervisor is there; `own` is this process's, if it has one.
+#[cold]
+#[inline(never)]
+pub fn free(region: &Region, own: Option<&Slot>) {
+    if region.report_fd() < 0 || !region.supervisor_is_away(clock::now_ns()) {
+        return;
+    }
+    let _freeing = FREEING.lock();
+    for (index, slot) in region.slots().enumerate() {
+        let number = slot.registration.load(Ordering::Acquire);
+        let is_own = own.is_some_and(|own| core::ptr::eq(own, slot));
+        if number == 0 || is_own || !lock_slot(region.report_fd(), index, libc::F_WRLCK) {
+            continue;
+        }
+        // Another one may have freed it first, and the supervisor be back.
+        let is_its = slot.registration.load(Ordering::Acquire) == number && region.supervisor_is_away(clock::now_ns());
+        if is_its && has_ended(slot.process_id.load(Ordering::Relaxed).cast_signed()) {
+            region.clear(index);
+        }
+        lock_slot(region.report_fd(), index, libc::F_UNLCK);
+    }
+}
+
+/// Whether the process that has registered as `pid`, and holds no lock, has ended. The lock alone does not say so: a program that
+/// closes descriptors wholesale has dropped it. Nor does the pid: in another PID namespace it may be that of a process that lives.
+/// A program that was executed after the one that had registered is asked, too, and has the pid itself.
+fn has_ended(pid: i32) -> bool {
+    // SAFETY: getpid cannot fail.
+    if pid == unsafe { libc::getpid() } {
+        return true;
+    }
+    // The system calls themselves: a thread that is cancelled does not go here.
+    // SAFETY: opens a descriptor, or fails.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
+    if fd < 0 {
+        // Linux before 5.3, or a filter of system calls, knows no such descriptors.
+        // SAFETY: no signal is sent.
+        let is_refused = pid > 0 && unsafe { libc::kill(pid, 0) } < 0;
+        // SAFETY: glibc's errno of this thread.
+        return is_refused && unsafe { *libc::__errno_location() } == libc::ESRCH;
+    }
+    // Also one that its parent has not waited for: it holds nothing any more.
+    let mut ended = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one live description of a descriptor; it is not waited for.
+    let has_ended = unsafe { libc::syscall(libc::SYS_poll, &raw mut ended, 1usize, 0) } == 1;
+    // SAFETY: it is ours.
+    unsafe { libc::syscall(libc::SYS_close, fd) };
+    has_ended
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_driver::one_at_a_time;
+    use crate::memory::{Charge, try_reserve, used_bytes};
+    use crate::registration::{Registration, register};
+    use gpool_shared_region::{Control, REPORT_BYTES};
+    use std::fs::File;
+    use std::io::{Read, Write, pipe};
+    use std::os::fd::AsRawFd;
+
+    /// A process that has registered and holds so much, without a supervisor.
+    struct Child {
+        pid: i32,
+        /// It ends, or drops its lock, when it is told.
+        orders: std::io::PipeWriter,
+        answers: std::io::PipeReader,
+    }
+
+    impl Child {
+        #[expect(clippy::disallowed_methods, reason = "a lock must be a process's that has this report mapped")]
+        fn holding(region: &Region, bytes: u64) -> Self {
+            let ((mut heard, orders), (answers, mut said)) = (pipe().unwrap(), pipe().unwrap());
+            // SAFETY: the child goes through what follows alone, which takes no lock of another thread, and ends without clean-up.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                // SAFETY: of a test that fails nothing is left.
+                unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
+                let is_held = register(region)
+                    .is_ok_and(|its| try_reserve(region, region.slot(its.slot), 0, Charge::Bytes(bytes)));
+                let mut order = [0];
+                let _ = said.write_all(&[u8::from(is_held)]);
+                while heard.read_exact(&mut order).is_ok() && order == [1] {
+                    // SAFETY: closing any descriptor of the file drops the lock.
+                    unsafe { libc::close(libc::dup(region.report_fd())) };
+                    let _ = said.write_all(&[1]);
+                }
+                // SAFETY: ends the process.
+                unsafe { libc::_exit(0) };
+            }
+            let mut child = Self { pid, orders, answers };
+            child.is_done();
+            child
+        }
+
+        fn is_done(&mut self) {
+            let mut answer = [0];
+            self.answers.read_exact(&mut answer).unwrap();
+            assert_eq!(answer, [1]);
+        }
+
+        fn drop_lock(&mut self) {
+            self.orders.write_all(&[1]).unwrap();
+            self.is_done();
+        }
+
+        /// It has ended, and nobody has waited for it.
+        fn end(self) -> i32 {
+            (&self.orders).write_all(&[0]).unwrap();
+            // SAFETY: all-zero is a valid place for the answer.
+            let mut answer: libc::siginfo_t = unsafe { core::mem::zeroed() };
+            // SAFETY: it stays as it is.
+            let waited =
+                unsafe { libc::waitid(libc::P_PID, self.pid as u32, &mut answer, libc::WEXITED | libc::WNOWAIT) };
+            assert_eq!(waited, 0);
+            self.pid
+        }
+    }
+
+    fn reap(pid: i32) {
+        // SAFETY: it is our child; how it ended does not matter.
+        assert_eq!(unsafe { libc::waitpid(pid, core::ptr::null_mut(), 0) }, pid);
+    }
+
+    /// A lease of 1000 bytes, whose supervisor is there until `heartbeat_ns`.
+    fn lease(file: &File) -> Region {
+        file.set_len(REPORT_BYTES as u64).unwrap();
+        let control: &'static Control = crate::fake_driver::region().control();
+        control.memory_cap_bytes.store(1000, Ordering::Relaxed);
+        Region::over(control, file.as_raw_fd())
+    }
+
+    #[test]
+    fn what_processes_held_that_have_ended_is_free_while_no_supervisor_is_there() {
+        let _order = one_at_a_time();
+        let file = tempfile();
+        let region = lease(&file);
+        let [ended, mut living, zombie] = [500, 200, 300].map(|bytes| Child::holding(&region, bytes));
+        let taken = || (0..4).map(|index| region.slot(index).registration.load(Ordering::Relaxed) != 0);
+        let used = || used_bytes(&region, 0);
+        assert_eq!((used(), taken().collect::<Vec<_>>()), (1000, vec![true, true, true, false]));
+        reap(ended.end());
+        region.control().heartbeat_ns.store(u64::MAX / 2, Ordering::Relaxed);
+        free(&region, None);
+        assert_eq!(used(), 1000, "the supervisor looks whether the device has it back");
+        region.control().heartbeat_ns.store(0, Ordering::Relaxed);
+        let own = register(&region).unwrap();
+        assert_eq!((own.slot, used()), (0, 500), "who comes has its place");
+        let slot = region.slot(own.slot);
+        assert!(
+            try_reserve(&region, slot, 0, Charge::Bytes(500)) && !try_reserve(&region, slot, 0, Charge::Bytes(300))
+        );
+        let zombie = zombie.end();
+        assert!(try_reserve(&region, slot, 0, Charge::Bytes(300)), "nobody has waited for it, and it holds nothing");
+        reap(zombie);
+        living.drop_lock();
+        assert!(!try_reserve(&region, slot, 0, Charge::Bytes(200)), "it has closed what it did not open, and lives");
+        assert_eq!(taken().collect::<Vec<_>>(), [true, true, false, false]);
+        reap(living.end());
+        assert!(try_reserve(&region, slot, 0, Charge::Bytes(200)));
+        assert_eq!((used(), taken().collect::<Vec<_>>()), (1000, vec![true, false, false, false]));
+    }
+
+    #[test]
+    fn places_of_the_ended_are_taken_again_and_the_program_before_leaves_none() {
+        let _order = one_at_a_time();
+        let file = tempfile();
+        let region = lease(&file);
+        let before = Registration { slot: 0, ..register(&region).unwrap() };
+        assert!(try_reserve(&region, region.slot(0), 0, Charge::Bytes(900)));
+        // As execve(2) closes it, and as the same process registers again.
+        // SAFETY: a duplicate of ours is closed.
+        unsafe { libc::close(libc::dup(region.report_fd())) };
+        let after = register(&region).unwrap();
+        assert_eq!((after.slot, after.process_id, used_bytes(&region, 0)), (before.slot, before.process_id, 0));
+        (0..200).for_each(|_| reap(Child::holding(&region, 1).end()));
+    }
+
+    fn tempfile() -> File {
+        let path = std::env::temp_dir().join(format!("gpool-ended-{:?}", std::thread::current().id()));
+        let file = File::options().create(true).truncate(true).read(true).write(true).open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file
+    }
+}
