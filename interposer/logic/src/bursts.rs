@@ -66,6 +66,8 @@ struct Burst {
     /// Behind which gate word it was opened.
     word: u32,
     context: CUcontext,
+    /// See [`Spot::of`].
+    of: CUcontext,
     stream: CUstream,
     start: CUevent,
     end: CUevent,
@@ -100,6 +102,7 @@ const FREE_BURST: Burst = Burst {
     tag: BurstTag(0),
     word: 0,
     context: null_mut(),
+    of: null_mut(),
     stream: null_mut(),
     start: null_mut(),
     end: null_mut(),
@@ -120,8 +123,11 @@ const FREE_BURST: Burst = Burst {
 /// Where a burst runs.
 #[derive(Clone, Copy)]
 pub struct Spot {
-    /// The current context.
+    /// The context in which it is measured.
     pub context: CUcontext,
+    /// That whose stream it is: the same one, or a part of it. A part can be current to one thread only, which is the program's, and only
+    /// to that its default streams have names.
+    pub of: CUcontext,
     /// What the region calls it.
     pub tag: BurstTag,
     /// The stream.
@@ -286,13 +292,10 @@ impl Bursts {
         if spot.context.is_null() {
             return None;
         }
-        let is_in_use =
-            |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
-        self.anchors.renew(driver, spot.context, self.live == 0, is_in_use)?;
-        let is_behind = self.is_first(spot, grant) || self.is_occupied(spot.context, spot.stream);
-        let index = self.place_for(driver, spot.context)?;
+        let index = driver.in_context(spot.context, || self.anchored_place(driver, spot.context)).flatten()?;
+        let is_behind = self.is_first(spot, grant) || self.is_occupied(spot.of, spot.stream);
         let burst = &mut self.table[index];
-        let recorded = driver.record(burst.start, spot.stream);
+        let recorded = driver.in_context(spot.of, || driver.record(burst.start, spot.stream))?;
         if recorded != CUDA_SUCCESS {
             self.fault.note(spot.tag.gpu(), recorded);
             return None;
@@ -307,6 +310,7 @@ impl Bursts {
             is_mixed: false,
             tag: spot.tag,
             word: grant.word,
+            of: spot.of,
             stream: spot.stream,
             sequence: self.last_sequence,
             opened_ns: now_ns,
@@ -326,6 +330,14 @@ impl Bursts {
         self.estimated_ends_ns[gpu] = self.estimated_ends_ns[gpu].max(now_ns) + burst.estimate_ns;
         self.last_issues_ns[gpu] = now_ns;
         Some(index)
+    }
+
+    /// A free place whose events belong to the current context, `context`, of which there is an anchor.
+    fn anchored_place(&mut self, driver: &Driver, context: CUcontext) -> Option<usize> {
+        let is_in_use =
+            |context| self.table.iter().any(|burst: &Burst| burst.state != State::Free && burst.context == context);
+        self.anchors.renew(driver, context, self.live == 0, is_in_use)?;
+        self.place_for(driver, context)
     }
 
     /// Whether no burst behind its gate word has ended on its GPU.
@@ -377,7 +389,7 @@ impl Bursts {
             (!driver.is_capturing(burst.stream)).then(|| driver.record(burst.end, burst.stream))
         };
         // The default stream's handle means the current context's.
-        let recorded = driver.in_context(burst.context, record).flatten();
+        let recorded = driver.in_context(burst.of, record).flatten();
         self.fault.note(burst.tag.gpu(), recorded.unwrap_or(CUDA_SUCCESS));
         let lost = recorded != Some(CUDA_SUCCESS);
         burst.state = if lost { State::Free } else { State::Closed };

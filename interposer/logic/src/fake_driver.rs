@@ -147,12 +147,29 @@ struct Event {
     context: CUcontext,
 }
 
+/// A context that is a part of the first one.
+pub const PART: CUcontext = 0x70 as CUcontext;
+
+/// Whether the part may be made current here: to one thread only, which has it then.
+fn has_part() -> bool {
+    CURRENT.with_borrow(|stack| stack.first() == Some(&PART))
+}
+
 /// The event behind a handle, if it is of the current context. The real driver may refuse the others.
 fn event_here<'a>(event: CUevent) -> Option<&'a mut Event> {
     // SAFETY: handles of events are leaked cells made below.
     let event = unsafe { &mut *event.cast::<Event>() };
     let is_here = CURRENT.with_borrow(|stack| stack.last() == Some(&event.context));
     is_here.then_some(event)
+}
+
+/// The same of one that is about to be recorded on a default stream: those of a part take the whole one's.
+fn event_for<'a>(event: CUevent, stream: CUstream) -> Option<&'a mut Event> {
+    let is_in_part = stream as usize <= 2 && CURRENT.with_borrow(|stack| stack.last() == Some(&PART));
+    // SAFETY: as above.
+    let of = unsafe { (*event.cast::<Event>()).context };
+    // SAFETY: as above.
+    if is_in_part && of == CONTEXTS[0] { Some(unsafe { &mut *event.cast::<Event>() }) } else { event_here(event) }
 }
 
 /// CUDA_ERROR_OUT_OF_MEMORY.
@@ -193,7 +210,7 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
     } else {
         (*device.busy_on(stream)).max(now_ns)
     };
-    event_here(event).map_or(INVALID_CONTEXT, |event| {
+    event_for(event, stream).map_or(INVALID_CONTEXT, |event| {
         event.at_ns = at;
         0
     })
@@ -261,6 +278,9 @@ unsafe extern "C" fn ctx_get_current(context: *mut CUcontext) -> CUresult {
 }
 
 unsafe extern "C" fn ctx_push_current(context: CUcontext) -> CUresult {
+    if context == PART && !has_part() {
+        return INVALID_CONTEXT;
+    }
     CURRENT.with_borrow_mut(|stack| stack.push(context));
     0
 }

@@ -114,13 +114,18 @@ impl Process {
         let _relaxed = driver.relaxed_capture();
         // A kernel of a library runs in the context of its stream, whichever is current (cuLaunchKernel).
         let is_named = !is_default(stream) && !is_per_thread(stream);
-        if is_named && (context.is_null() || self.has_several_contexts()) {
-            // Of one whose beginning was not seen the end will not be either. A green context is measured in the primary one
-            // that it is a part of: it can be current to one thread only, which is the program's (cuGreenCtxCreate).
+        let mut of = context;
+        // A green context is measured in the primary one that it is a part of: it can be current to one thread only, which is the
+        // program's (cuGreenCtxCreate).
+        if !is_named {
+            context = self.measured_in(context);
+        } else if context.is_null() || self.has_several_contexts() {
+            // Of one whose beginning was not seen the end will not be either.
             let stream_context = driver.context_of(stream).and_then(|context| self.whole_of(context));
             context = stream_context.unwrap_or(context);
+            of = context;
         }
-        let spot = Spot { context, tag: self.tag_of(place, context), stream };
+        let spot = Spot { context, of, tag: self.tag_of(place, context), stream };
         let mut full_from_ns = None;
         let mut standing = Standing::default();
         let mut has_arrived = false;
@@ -154,15 +159,15 @@ impl Process {
                     let credit_ns = bursts.learning().credit_ns(room_ns);
                     // What is not known is measured alone, and a burst that holds no second launch ends with its
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
-                    // per-thread stream only this thread can record the end.
-                    let is_lone = !expectation.is_measured || expectation.cost_ns >= credit_ns || is_per_thread(stream);
+                    // per-thread stream, and the default ones of a part of a context, only this thread can record the end.
+                    let is_its_own = is_per_thread(stream) || of != context;
+                    let is_lone = !expectation.is_measured || expectation.cost_ns >= credit_ns || is_its_own;
                     // Where nobody else is at work nothing stands before it there, however often its gate is opened or renewed.
                     let stands_alone = place.region.control().stands_alone.load(Ordering::Relaxed) == 1;
                     let behind = if stands_alone { 0 } else { word.0 };
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns), word: behind };
                     let resumed = bursts.resume(spot, grant, now_ns);
-                    let burst =
-                        resumed.or_else(|| driver.in_context(context, || bursts.open(driver, spot, grant)).flatten());
+                    let burst = resumed.or_else(|| bursts.open(driver, spot, grant));
                     let is_news = place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
                     self.wake_watcher();
                     let admission = match burst {

@@ -86,8 +86,8 @@ pub struct Outlook {
 impl Bursts {
     /// Burst `index` ran for so long on its GPU, until then.
     pub(super) fn note_overlap(&mut self, index: usize, begun_ns: u64, ended_ns: u64) {
-        let Burst { tag, context, stream, .. } = self.table[index];
-        let is_elsewhere = |its: &Burst| (its.context, its.stream) != (context, stream);
+        let Burst { tag, of, stream, .. } = self.table[index];
+        let is_elsewhere = |its: &Burst| (its.of, its.stream) != (of, stream);
         let mut was_beside = false;
         for burst in self.table.iter_mut().filter(|its| its.state.is_live() && its.tag.gpu() == tag.gpu()) {
             if is_elsewhere(burst) {
@@ -107,14 +107,14 @@ impl Bursts {
         let gpu = spot.tag.gpu() % GPUS;
         let saved_permille = self.overlaps[gpu].saved_permille()?;
         // When what is on each stream is expected to end; the first is the one in question.
-        let mut chains = [(spot.context, spot.stream, now_ns); STREAMS];
+        let mut chains = [(spot.of, spot.stream, now_ns); STREAMS];
         let (mut count, mut others_end_ns) = (1, now_ns);
         for index in self.in_order(State::is_live, Burst::issued).iter() {
-            let Burst { tag, context, stream, begins_ns, estimate_ns, .. } = self.table[index];
+            let Burst { tag, of, stream, begins_ns, estimate_ns, .. } = self.table[index];
             if tag.gpu() % GPUS != gpu {
                 continue;
             }
-            let known = chains[..count].iter().position(|chain| (chain.0, chain.1) == (context, stream));
+            let known = chains[..count].iter().position(|chain| (chain.0, chain.1) == (of, stream));
             let place = known.unwrap_or(count);
             if place == STREAMS {
                 return None;
@@ -126,7 +126,7 @@ impl Bursts {
             if known.is_none() {
                 others_end_ns = others_end_ns.max(end_ns);
             }
-            chains[place] = (context, stream, end_ns);
+            chains[place] = (of, stream, end_ns);
         }
         let left_ns: u64 = chains[..count].iter().map(|chain| chain.2 - now_ns).sum();
         let shared_end_ns = now_ns + left_ns.saturating_sub(unspent_ns) * (1000 - saved_permille) / 1000;

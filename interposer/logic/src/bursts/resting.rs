@@ -121,8 +121,8 @@ impl Bursts {
     }
 
     /// Whether other work of the process stands before a launch on this stream.
-    pub(super) fn is_occupied(&self, context: CUcontext, stream: CUstream) -> bool {
-        let is_there = |burst: &Burst| burst.context == context && burst.stream == stream;
+    pub(super) fn is_occupied(&self, of: CUcontext, stream: CUstream) -> bool {
+        let is_there = |burst: &Burst| burst.of == of && burst.stream == stream;
         self.live > 0 && self.table.iter().any(|burst| burst.state.is_live() && is_there(burst))
     }
 
@@ -179,13 +179,13 @@ impl Bursts {
     /// the launch is to be measured by itself, or is the first behind its gate.
     pub fn resume(&mut self, spot: Spot, grant: Grant, now_ns: u64) -> Option<usize> {
         let credit_ns = grant.credit_ns.filter(|_| !self.is_first(spot, grant))?;
-        let is_it = |burst: &Burst| burst.context == spot.context && burst.stream == spot.stream;
+        let is_it = |burst: &Burst| burst.of == spot.of && burst.stream == spot.stream;
         let index = self.table.iter().position(|burst| burst.state == State::Resting && is_it(burst))?;
         if now_ns >= self.table[index].opened_ns + AGE_MOST_NS {
             self.table[index].state = State::Free;
             return None;
         }
-        let is_behind = self.is_occupied(spot.context, spot.stream);
+        let is_behind = self.is_occupied(spot.of, spot.stream);
         let estimate_ns = self.learning.real_ns(credit_ns.into());
         let burst = &mut self.table[index];
         burst.state = State::Open;

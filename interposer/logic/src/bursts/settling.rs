@@ -58,15 +58,15 @@ impl Bursts {
         // dozens may wait, and each answer of the driver's takes a third of a launch.
         let (mut behind, mut streams) = ([(null_mut(), null_mut()); STREAMS], 0);
         for index in closed.iter() {
-            let Burst { context, stream, end, tag, .. } = self.table[index];
-            if behind[..streams].contains(&(context, stream)) {
+            let Burst { context, of, stream, end, tag, .. } = self.table[index];
+            if behind[..streams].contains(&(of, stream)) {
                 continue;
             }
             match place.driver.in_context(context, || place.driver.query(end)) {
                 Some(CUDA_ERROR_NOT_READY) => {
                     // Its own for each thread, by the same handle.
                     if !is_per_thread(stream) && streams < STREAMS {
-                        behind[streams] = (context, stream);
+                        behind[streams] = (of, stream);
                         streams += 1;
                     }
                 }

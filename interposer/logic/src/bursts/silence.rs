@@ -125,8 +125,9 @@ impl Bursts {
     pub fn close_late(&mut self, driver: &Driver, index: usize, spent: Spent) {
         let burst = &mut self.table[index];
         burst.is_exact = false;
-        if burst.state == State::Lone && burst.work.is_some_and(|work| !work.is_bytes()) {
-            // An end that is recorded now would come before the launch.
+        let is_launch = burst.work.is_some_and(|work| !work.is_bytes());
+        if burst.state == State::Lone && (is_launch || burst.of != burst.context) {
+            // An end that is recorded now would come before the launch, and in a part only that thread can record it.
             burst.state = State::Away;
             self.live -= 1;
             return;

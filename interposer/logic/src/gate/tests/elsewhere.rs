@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::credit::STREAM_PER_THREAD;
-use crate::fake_driver::{ELSEWHERE, IS_BROKEN};
+use crate::fake_driver::{ELSEWHERE, IS_BROKEN, PART};
 use crate::waits::WaitFor;
 use gpool_driver_abi::cuda::CUcontext;
 
@@ -188,6 +188,32 @@ fn work_in_a_part_of_a_context_is_measured_in_the_whole() {
     until_idle(slot);
     assert_eq!((tags(slot), process.whole_of(CONTEXTS[1])), (vec![tag], None));
     assert_charged(slot, 2 * MS - US..=2 * MS + US);
+}
+
+/// So is work on its default streams, which have no name but in the thread to which it is current; each launch by itself.
+#[test]
+fn work_on_the_default_stream_of_a_part_is_measured_in_the_whole() {
+    let _order = one_at_a_time();
+    for stream in [core::ptr::null_mut(), 1 as CUstream, STREAM_PER_THREAD as CUstream] {
+        let (process, slot, _) = open_process();
+        let tag = process.enter_context(CONTEXTS[0], 0);
+        process.enter_part(PART, CONTEXTS[0]);
+        process.estimates.put(KERNEL, 20 * US);
+        // Work of the whole one's stream of the same handle is not the part's.
+        launch_on(process, stream, KERNEL, 20 * US);
+        set_current(PART);
+        for _ in 0..2 {
+            launch_on(process, stream, KERNEL, 20 * US);
+        }
+        assert_eq!(process.wait(WaitFor::Context(core::ptr::null_mut()), || 0), 0);
+        launch_on(process, stream, KERNEL, 2 * MS);
+        // The watcher, to which the part cannot be current, settles what this thread has ended.
+        until_idle(slot);
+        set_current(CONTEXTS[0]);
+        let charged_in = tags(slot);
+        assert!(charged_in.len() >= 3 && charged_in.iter().all(|its| *its == tag), "{charged_in:?}");
+        assert_charged(slot, 2 * MS + 60 * US - US..=2 * MS + 60 * US + 4 * US);
+    }
 }
 
 #[test]
