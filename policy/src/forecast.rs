@@ -3,8 +3,13 @@
 //! Demand is a value for each hour, of whole weeks, the oldest first. A week's sum goes on along a line through those of the last
 //! four weeks, whose slope is the median of the slopes between any two of them (Theil 1950, Sen 1968); and each hour of the week has the
 //! part of that sum that it had in the middle one of those weeks. Of six slopes an odd week spoils three, so of the two in the middle the one
-//! that is nearer to none is taken: one such week bends neither line nor hours. How far such a forecast would have been off is
-//! found out on the weeks that are known, beside the simplest one: that a week is as the last one was.
+//! that is nearer to none is taken: one such week bends neither line nor hours.
+//!
+//! Where jobs come at other hours each week the middle ones do not add up to a week. What they lack is what comes when it likes, and goes
+//! to the hours that had more on the average than in the middle, by how much more: none is expected to have more than both say.
+//!
+//! How far such a forecast would have been off is found out on the weeks that are known, beside the simplest one: that a week is as the
+//! last one was.
 
 /// Hours of a week.
 pub const WEEK_HOURS: usize = 168;
@@ -71,7 +76,8 @@ fn by_trend(hours: &[u64], ahead: usize) -> Option<Vec<u64>> {
     let known = &all[all.len().checked_sub(WEEKS)?..];
     let sums: Vec<i128> = known.iter().map(|week| week.iter().map(|hour| i128::from(*hour)).sum()).collect();
     let expected = continued(&sums, ahead);
-    let parts: Vec<i128> = (0..WEEK_HOURS).map(|hour| part(known, &sums, hour)).collect();
+    let parts = parts(known, &sums);
+    // A whole week but for rounding; more where the middle ones are more, which are then made less.
     let whole: i128 = parts.iter().sum();
     let of_hour = |part: &i128| {
         let value = (part * expected + SCALE * whole / 2).checked_div(SCALE * whole);
@@ -80,7 +86,24 @@ fn by_trend(hours: &[u64], ahead: usize) -> Option<Vec<u64>> {
     Some(parts.iter().map(of_hour).collect())
 }
 
-/// The part that an hour had of its week in the middle one of these; weeks in which nothing was asked for say nothing.
+/// The part of a week that each hour has: what it had in the middle one of these, and of what all of those lack its part. Weeks in which
+/// nothing was asked for say nothing.
+fn parts(known: &[&[u64]], sums: &[i128]) -> Vec<i128> {
+    let all: i128 = sums.iter().sum();
+    let part_of_all = |asked: i128| (asked * WHOLE).checked_div(all).unwrap_or(0);
+    let weeks = sums.iter().filter(|sum| **sum > 0).count() as i128;
+    let largest = known.iter().flat_map(|week| week.iter()).max().map_or(0, |hour| i128::from(*hour));
+    // In a week with next to nothing one hour can have had all of it: none gets more than the largest hour was of a usual week.
+    let most = part_of_all(largest * weeks);
+    let middle: Vec<i128> = (0..WEEK_HOURS).map(|hour| part(known, sums, hour).min(most)).collect();
+    let of_all = |hour: usize| part_of_all(known.iter().map(|week| i128::from(week[hour])).sum());
+    let above: Vec<i128> = middle.iter().enumerate().map(|(hour, part)| (of_all(hour) - part).max(0)).collect();
+    let (lacks, all_above) = ((WHOLE - middle.iter().sum::<i128>()).max(0), above.iter().sum::<i128>());
+    let share = |above: &i128| (lacks * above).checked_div(all_above).unwrap_or(0);
+    middle.iter().zip(&above).map(|(part, above)| part + share(above)).collect()
+}
+
+/// The part that an hour had of its week in the middle one of these.
 fn part(known: &[&[u64]], sums: &[i128], hour: usize) -> i128 {
     let of_week = |(week, sum): (&&[u64], &i128)| (i128::from(week[hour]) * WHOLE).checked_div(*sum);
     median(known.iter().zip(sums).filter_map(of_week).collect())
@@ -194,6 +217,45 @@ mod tests {
         hours[WEEK_HOURS + 130] += 50_000;
         let told = forecast(&[vec![7; 50], hours].concat(), 1).unwrap();
         assert_eq!((told.hours[9], told.hours[130]), (1000, 1000));
+    }
+
+    /// Weeks in which one GPU was in use from an hour on for so long, 0 on Monday's first.
+    fn jobs(weeks: &[(usize, usize)]) -> Vec<u64> {
+        let week = |&(from, long): &(usize, usize)| {
+            (0..WEEK_HOURS).map(move |hour| 1000 * u64::from((from..from + long).contains(&hour)))
+        };
+        weeks.iter().flat_map(week).collect()
+    }
+
+    #[test]
+    fn what_comes_at_other_hours_each_week_is_spread_over_them() {
+        let sum = |told: &Forecast| told.hours.iter().sum::<u64>();
+        let disjoint = forecast(&jobs(&[(0, 10), (24, 10), (48, 10), (72, 10)]), 1).unwrap();
+        assert_eq!((disjoint.method, sum(&disjoint)), (Method::Trend, 10_000), "a week's demand is not lost");
+        assert_eq!([0, 33, 57, 72, 100].map(|hour| disjoint.hours[hour]), [250, 250, 250, 250, 0]);
+        // Wednesday from 9 to 10 is in two of these.
+        let overlapping = forecast(&jobs(&[(0, 10), (24, 10), (48, 10), (57, 10)]), 1).unwrap();
+        assert_eq!(sum(&overlapping), 10_000);
+        assert_eq!([57, 0, 24, 48, 66].map(|hour| overlapping.hours[hour]), [500, 250, 250, 250, 250]);
+        // Each Monday morning, and another time that is never the same.
+        let mut both = jobs(&[(24, 10), (48, 10), (72, 10), (96, 10)]);
+        (0..WEEKS).for_each(|week| both[week * WEEK_HOURS + 8..][..4].fill(1000));
+        let both = forecast(&both, 1).unwrap();
+        assert_eq!([8, 11, 24, 105, 12].map(|hour| both.hours[hour]), [1000, 1000, 250, 250, 0]);
+    }
+
+    #[test]
+    fn no_hour_gets_more_than_one_ever_had_but_for_the_trend() {
+        // In two weeks there was one GPU hour, and six GPUs were busy in the others.
+        for (first, second) in [(5, 90), (5, 5)] {
+            let few = |hour| jobs(&[(hour, 1)]);
+            let hours = [few(first), vec![6000; WEEK_HOURS], few(second), vec![6000; WEEK_HOURS]].concat();
+            let told = forecast(&hours, 1).unwrap();
+            assert!(told.hours.iter().all(|hour| *hour <= 6000), "{:?}", told.hours.iter().max());
+        }
+        let grows: Vec<u64> =
+            (1..=4).flat_map(|week| jobs(&[(9, 2)]).into_iter().map(move |hour| hour * week)).collect();
+        assert_eq!(forecast(&grows, 2).unwrap().hours[9], 6000, "what grows goes on");
     }
 
     #[test]
