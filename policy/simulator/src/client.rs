@@ -39,12 +39,12 @@ struct Issued {
     completes: Option<u64>,
 }
 
-/// A request that is done.
+/// A request that is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Served {
     /// When it came.
     pub arrived_ns: u64,
-    /// When its last kernel ended on the device.
+    /// When its last kernel ended on the device, or its process.
     pub ended_ns: u64,
 }
 
@@ -75,6 +75,8 @@ pub struct Client {
     pub most_ahead_ns: u64,
     /// Its requests that are done.
     pub served: Vec<Served>,
+    /// Its requests that were not when its process ended, each with that end.
+    pub lost: Vec<Served>,
     gate_until_ns: Option<u64>,
     depth_ns: u64,
     burst_ns: u64,
@@ -112,6 +114,7 @@ impl Client {
             longest_ns: 0,
             most_ahead_ns: 0,
             served: Vec::new(),
+            lost: Vec::new(),
             gate_until_ns: None,
             depth_ns: 0,
             burst_ns: 0,
@@ -166,7 +169,16 @@ impl Client {
         news
     }
 
-    /// Arrival times of requests that are not done.
+    /// The process is gone, and with it what it was asked for and had launched.
+    pub(crate) fn end(&mut self, now_ns: u64) {
+        let lost = |arrived_ns| Served { arrived_ns, ended_ns: now_ns };
+        self.lost = self.unserved_since_ns().map(lost).collect();
+        self.mute = true;
+        self.work.end();
+        self.in_flight.clear();
+    }
+
+    /// Arrival times of requests that are not done, of a process that is there.
     pub fn unserved_since_ns(&self) -> impl Iterator<Item = u64> {
         self.in_flight.iter().filter_map(|issued| issued.completes).chain(self.work.waiting_since_ns())
     }

@@ -61,6 +61,8 @@ pub enum Wanted {
     Off,
     /// It wants so much GPU time more.
     Request(u64),
+    /// Its process has ended, and what it wanted and had not received is wanted by nobody any more.
+    Gone,
 }
 
 /// The history of one run, by tenant in the order of the world's clients.

@@ -19,6 +19,8 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// Left out of share errors: clients first have to learn what a launch costs, and designs that work by feedback have to
 /// find their settings.
 const SETTLING_NS: u64 = 5 * SECOND_NS;
+/// Left out of what passes a limit, of each lease: it has no ceiling before it is known what its launches cost.
+const LEARNING_NS: u64 = SECOND_NS;
 /// The windows of the plots.
 pub const PLOT_WINDOW_NS: u64 = SECOND_NS;
 
@@ -63,7 +65,7 @@ pub struct TenantOutcome {
     pub longest_kernel_ns: u64,
     /// Its requests.
     pub latency: Option<Latency>,
-    /// GPU time above its limit in the worst window; none without a limit.
+    /// GPU time above its limit in the worst window from the second second of its lease on; none without a limit.
     pub excess_ns: Option<i64>,
     /// Its share in each whole second.
     pub shares_ppm: Vec<u64>,
@@ -157,7 +159,10 @@ fn tenant<G: Gatekeeper>(scenario: &Scenario, world: &World<G>, index: usize) ->
         received_ppm: ppm(execution.received_ns(), duration_ns),
         longest_kernel_ns: client.longest_ns,
         latency: latency(std::iter::once(client), duration_ns),
-        excess_ns: plan.share.limit_permille.map(|limit| worst_excess_ns(execution, limit, 0)),
+        excess_ns: plan
+            .share
+            .limit_permille
+            .map(|limit| worst_excess_ns(execution, limit, plan.start_ns + LEARNING_NS)),
         shares_ppm: (0..duration_ns / PLOT_WINDOW_NS).map(|second| window(second * PLOT_WINDOW_NS)).collect(),
     }
 }

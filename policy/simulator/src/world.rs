@@ -213,11 +213,10 @@ impl<G: Gatekeeper> World<G> {
     }
 
     fn end(&mut self, index: usize) {
-        self.record.wanted[index].push((self.now, Wanted::Off));
+        self.record.wanted[index].push((self.now, Wanted::Gone));
         self.read_reports();
         let client = &mut self.clients[index];
-        client.mute = true;
-        client.work.end();
+        client.end(self.now);
         let (tenant, context) = (client.tenant, client.context);
         self.device.destroy_context(self.now, context);
         self.tell(Input::Leave { tenant });

@@ -1,7 +1,7 @@
 //! Runs repeat, and the designs that stand beside the scheduler behave as they are known to.
 
 use gpool_policy_simulator::designs::Design;
-use gpool_policy_simulator::scenario::{Scenario, TenantPlan, shipped};
+use gpool_policy_simulator::scenario::{Demand, Scenario, TenantPlan, shipped};
 use gpool_policy_simulator::{Outcome, run};
 
 const POINT_PPM: u64 = 10_000;
@@ -113,6 +113,23 @@ fn a_tenant_comes_and_goes() {
             assert!(first[1] >= 950_000 && first[7] >= 950_000, "{name}: {first:?}");
         }
     }
+}
+
+#[test]
+fn what_was_asked_of_a_process_that_has_ended_is_over() {
+    let mut scenario = scenario("mix", 16);
+    let second = 1_000_000_000;
+    let service = &mut scenario.tenants[2];
+    // Three times as much as there is, so that much of it is never done.
+    service.demand = Demand::Poisson { rate_per_second: 100.0, work_ns: 30_000_000 };
+    service.stop_ns = Some(6 * second);
+    let outcome = run(&scenario, 1, Design::Gpool);
+    let requests = outcome.tenants[2].latency.expect("requests");
+    assert!((500..700).contains(&(requests.served + requests.unserved)) && requests.unserved > 300, "{requests:?}");
+    assert!((5 * second..6 * second).contains(&requests.max_ns), "none is older than its process: {requests:?}");
+    let error_ppm = outcome.share_error_1s_ppm.expect("windows");
+    assert!(error_ppm <= 3 * POINT_PPM, "the others have their shares: {error_ppm}");
+    assert!(outcome.busy_ppm >= 960_000, "{}", outcome.busy_ppm);
 }
 
 #[test]

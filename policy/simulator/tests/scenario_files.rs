@@ -1,7 +1,9 @@
 //! What a scenario file may say, and how a wrong one is refused.
 
 use gpool_policy::slice::{Class, Priority};
+use gpool_policy_simulator::designs::Design;
 use gpool_policy_simulator::random::Lengths;
+use gpool_policy_simulator::run;
 use gpool_policy_simulator::scenario::{Demand, SHIPPED, Scenario, shipped};
 
 const GOOD: &str = r#"duration_ms = 1000
@@ -105,7 +107,15 @@ fn what_no_single_line_says_is_refused_too() {
     let other = tenant.replace("\"burst\"", "\"guaranteed\"").replace("0.25", "0.501").replace("limit = 0.5\n", "");
     let sold = format!("{guaranteed}{}", other.replace("\"a\"", "\"b\""));
     let sentence = Scenario::parse("sold.toml", &sold).expect_err("more than all").to_string();
-    assert!(sentence.contains("1001 permille"), "{sentence}");
+    assert!(sentence.contains("1001 permille from 100 ms on"), "{sentence}");
+    let second = other.replace("\"a\"", "\"b\"").replace("start_ms = 100", "start_ms = 500");
+    let after_it = format!("{}{second}", guaranteed.replace("stop_ms = 900", "stop_ms = 500"));
+    let one_after_the_other = Scenario::parse("after.toml", &after_it).expect("they are never there together");
+    let outcome = run(&one_after_the_other, 1, Design::Gpool);
+    assert!(outcome.tenants.iter().all(|tenant| tenant.received_ns > 0), "{outcome:?}");
+    let a_moment = after_it.replace("start_ms = 500", "start_ms = 499");
+    let sentence = Scenario::parse("together.toml", &a_moment).expect_err("for a moment").to_string();
+    assert!(sentence.contains("1001 permille from 499 ms on"), "{sentence}");
 }
 
 #[test]

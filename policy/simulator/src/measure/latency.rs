@@ -7,13 +7,13 @@ use crate::client::Client;
 pub struct Latency {
     /// Requests that were served.
     pub served: u64,
-    /// Requests that were not when the run ended.
+    /// Requests that were not when the run or their process ended.
     pub unserved: u64,
     /// Half of those served took no longer.
     pub p50_ns: u64,
     /// 99 in 100 of those served took no longer.
     pub p99_ns: u64,
-    /// The longest, those included that were still waiting.
+    /// The longest, those included that were still waiting then.
     pub max_ns: u64,
 }
 
@@ -25,8 +25,11 @@ pub fn latency<'a>(clients: impl Iterator<Item = &'a Client> + Clone, now_ns: u6
         .clone()
         .flat_map(|client| client.served.iter().map(|served| served.ended_ns - served.arrived_ns))
         .collect();
-    let waiting_ns: Vec<u64> =
-        clients.flat_map(|client| client.unserved_since_ns().map(|since_ns| now_ns - since_ns)).collect();
+    let waited_ns = |client: &'a Client| {
+        let lost = client.lost.iter().map(|lost| lost.ended_ns - lost.arrived_ns);
+        lost.chain(client.unserved_since_ns().map(move |since_ns| now_ns - since_ns))
+    };
+    let waiting_ns: Vec<u64> = clients.flat_map(waited_ns).collect();
     took_ns.sort_unstable();
     let max_ns = took_ns.last().copied().max(waiting_ns.iter().copied().max())?;
     let (served, unserved) = (took_ns.len() as u64, waiting_ns.len() as u64);

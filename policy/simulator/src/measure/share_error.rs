@@ -5,9 +5,9 @@
 //!
 //! * a tenant with endless work demands the whole window, or its limit's part of the window;
 //! * a tenant with requests demands what had been asked for by the window's end less what it had received by its
-//!   beginning, and not more than its limit's part.
+//!   beginning, and not more than its limit's part; one whose process has ended demands nothing.
 //!
-//! A window counts if nobody's endless work began or ended in it, and a tenant is judged in it if it had work at every
+//! A window counts if nobody's endless work began or ended in it, and nobody's process did, and a tenant is judged in it if it had work at every
 //! sample: nobody can be short of time that it did not ask for. The error is the greatest difference over all windows
 //! that begin at a multiple of 10 ms and all judged tenants, in millionths of the GPU: 10,000 are one point.
 
@@ -46,15 +46,20 @@ impl Samples {
         };
         let mut wanted = record.wanted[tenant].iter().peekable();
         let (mut requested_ns, mut endless, mut without_work, mut changes) = (0, false, 0, 0);
+        let mut gone = false;
         for at_ns in (0..=end_ns).step_by(STEP_NS as usize) {
             while let Some((_, change)) = wanted.next_if(|(when_ns, _)| *when_ns <= at_ns) {
                 match change {
                     Wanted::On => (endless, changes) = (true, changes + 1),
                     Wanted::Off => (endless, changes) = (false, changes + 1),
                     Wanted::Request(work_ns) => requested_ns += work_ns,
+                    Wanted::Gone => (endless, changes, gone) = (false, changes + 1, true),
                 }
             }
             let received_ns = execution.received_before(at_ns);
+            if gone {
+                requested_ns = received_ns;
+            }
             without_work += u32::from(!endless && requested_ns <= received_ns);
             samples.received_ns.push(received_ns);
             samples.requested_ns.push(requested_ns);
@@ -167,6 +172,15 @@ mod tests {
         let shares = Shares::new(&record, &[Share::of(750), Share::of(250)], 2000 * MS);
         assert_eq!(shares.worst_error_ppm(1600 * MS, 0), None);
         assert_eq!(shares.worst_error_ppm(400 * MS, 0), Some(250_000), "from 1 s on the second one wanted nothing");
+    }
+
+    #[test]
+    fn who_is_gone_wants_nothing_of_what_it_had_asked_for() {
+        let mut record = turns(30, 10, 1000 * MS);
+        (25..50).for_each(|round| record.executions[0].add(round * 40 * MS, (round + 1) * 40 * MS));
+        record.wanted[1] = vec![(0, Wanted::Request(9000 * MS)), (1000 * MS, Wanted::Gone)];
+        let shares = Shares::new(&record, &[Share::of(750), Share::of(250)], 2000 * MS);
+        assert_eq!((shares.worst_error_ppm(400 * MS, 0), shares.worst_error_ppm(1600 * MS, 0)), (Some(0), None));
     }
 
     #[test]

@@ -102,13 +102,24 @@ fn tenants(place: &Place, tenants: &[At<TenantFields>]) -> Result<Vec<TenantPlan
         }
         plans.push(plan);
     }
-    let guaranteed = plans.iter().filter(|plan| plan.share.priority == Priority::Guaranteed);
-    let sum: u32 = guaranteed.map(|plan| u32::from(plan.share.weight_permille)).sum();
-    if sum > 1000 {
-        let message = format!("tenant.fraction: guaranteed fractions sum to {sum} permille; at most 1000 can be kept");
-        return place.wrong(tenants[tenants.len() - 1].get_ref().fraction.span(), message);
+    for (plan, at) in plans.iter().zip(tenants) {
+        let sum = guaranteed_permille(&plans, plan.start_ns);
+        if sum > 1000 {
+            let message = format!(
+                "tenant.fraction: guaranteed fractions sum to {sum} permille from {} ms on; at most 1000 can be kept",
+                plan.start_ns / MS
+            );
+            return place.wrong(at.get_ref().fraction.span(), message);
+        }
     }
     Ok(plans)
+}
+
+/// What those who are there at a moment are guaranteed together: it grows only when a lease begins.
+fn guaranteed_permille(plans: &[TenantPlan], at_ns: u64) -> u32 {
+    let is_there = |plan: &&TenantPlan| plan.start_ns <= at_ns && plan.stop_ns.is_none_or(|stop_ns| at_ns < stop_ns);
+    let guaranteed = plans.iter().filter(|plan| plan.share.priority == Priority::Guaranteed).filter(is_there);
+    guaranteed.map(|plan| u32::from(plan.share.weight_permille)).sum()
 }
 
 fn tenant(place: &Place, fields: &TenantFields) -> Result<TenantPlan, ScenarioError> {

@@ -12,8 +12,8 @@ const SILENCE_NS: u64 = 500_000 + 2 * 60_000;
 fn uncapped_work(run: &Run) -> Vec<(u64, u64)> {
     let duration_ns = run.scenario.duration_ns;
     let requests = |client: &Client| -> Vec<(u64, u64)> {
-        let served = client.served.iter().map(|served| (served.arrived_ns, served.ended_ns));
-        served.chain(client.unserved_since_ns().map(|since_ns| (since_ns, duration_ns))).collect()
+        let over = client.served.iter().chain(&client.lost).map(|over| (over.arrived_ns, over.ended_ns));
+        over.chain(client.unserved_since_ns().map(|since_ns| (since_ns, duration_ns))).collect()
     };
     let uncapped = (0..run.count()).filter(|&tenant| !run.is_limited(tenant));
     let spans = uncapped.flat_map(|tenant| [run.endless(tenant), requests(&run.world.clients[tenant])].concat());

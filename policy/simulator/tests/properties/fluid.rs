@@ -48,6 +48,7 @@ pub fn worst_permille(run: &Run) -> Option<u64> {
             while let Some((_, change)) = wanted.next_if(|(when_ns, _)| *when_ns < at_ns + STEP_NS) {
                 match change {
                     Wanted::Request(work_ns) => fluid.requested_ns += work_ns,
+                    Wanted::Gone => (fluid.endless, fluid.requested_ns, changed) = (false, 0, true),
                     change => (fluid.endless, changed) = (*change == Wanted::On, true),
                 }
             }

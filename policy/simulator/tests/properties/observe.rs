@@ -143,7 +143,7 @@ impl Run {
         for &(at_ns, wanted) in &self.world.record.wanted[tenant] {
             match wanted {
                 Wanted::On => since_ns = since_ns.or(Some(at_ns)),
-                Wanted::Off => spans.extend(since_ns.take().map(|since_ns| (since_ns, at_ns))),
+                Wanted::Off | Wanted::Gone => spans.extend(since_ns.take().map(|since_ns| (since_ns, at_ns))),
                 Wanted::Request(_) => {}
             }
         }
