@@ -114,5 +114,9 @@ mod tests {
         assert_eq!(view["tenants"].as_array().unwrap().len(), 3);
         let received_ns = view["tenants"][0]["received_ns"].as_u64().unwrap();
         assert!(lines.lines().nth(1).unwrap().contains(&received_ns.to_string()));
+        let unserved = view["tenants"][2]["requests"]["unserved"].as_u64().unwrap();
+        assert!(lines.lines().next().unwrap().ends_with(",requests_unserved"), "{lines}");
+        assert!(lines.lines().nth(3).unwrap().ends_with(&format!(",{unserved}")), "{lines}");
+        assert!(lines.lines().nth(1).unwrap().ends_with(','), "who has no requests has none that were not served");
     }
 }

@@ -169,7 +169,7 @@ fn tenant_cells(tenant: &TenantOutcome) -> Vec<String> {
 
 /// One line a run and tenant.
 pub fn render_csv(scenario: &Scenario, outcomes: &[Outcome]) -> String {
-    const HEADER: [&str; 19] = [
+    const HEADER: [&str; 20] = [
         "scenario",
         "seed",
         "scheduler",
@@ -189,6 +189,7 @@ pub fn render_csv(scenario: &Scenario, outcomes: &[Outcome]) -> String {
         "p99_ns",
         "max_ns",
         "over_limit_ns",
+        "requests_unserved",
     ];
     fn number(value: Option<impl ToString>) -> String {
         value.map_or_else(String::new, |value| value.to_string())
@@ -217,6 +218,7 @@ pub fn render_csv(scenario: &Scenario, outcomes: &[Outcome]) -> String {
                 number(tenant.latency.map(|latency| latency.p99_ns)),
                 number(tenant.latency.map(|latency| latency.max_ns)),
                 number(tenant.excess_ns),
+                number(tenant.latency.map(|latency| latency.unserved)),
             ]
         }),
     )
