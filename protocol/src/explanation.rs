@@ -124,7 +124,8 @@ pub struct GpuExplanation {
     pub turn_bound_ns: u64,
     /// The most that one turn of anybody can use: U.
     pub longest_turn_ns: u64,
-    /// The bound on the share error, (u_i + U) / T, for several T.
+    /// The bound on the share error, (u_i + U) / T, for several T. None of one that comes behind others, whose priority is not
+    /// guaranteed or whose budget is spent, nor of one to whom gpool gives no turns.
     pub share_error: Vec<ShareErrorBound>,
 }
 

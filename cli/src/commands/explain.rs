@@ -1,5 +1,6 @@
 //! `gpool explain ID`; `--request` is in [`request`].
 
+mod lines;
 pub mod request;
 mod waiting;
 mod without_shims;
@@ -15,6 +16,7 @@ use gpool_protocol::{
     Standing, SuspensionStage, SuspensionView, WaitCause, WaitingView, format_bytes, format_permille, format_seconds,
     format_short_time, lease_path,
 };
+use lines::render_csv;
 use waiting::{only_one, render_waiting};
 
 /// Shows where a lease stands on each of its GPUs, why, and how exact its share is. Of a container that waits for room, which
@@ -208,10 +210,6 @@ fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str
         (None, Standing::Paused) if explanation.held_for.is_some() => "held back".to_owned(),
         (_, its) => standing(its),
     };
-    let bounds = gpu
-        .share_error
-        .iter()
-        .map(|bound| format!("{} over {}", points(bound.bound_ppm), format_whole_seconds(bound.window_ns)));
     [
         ("state", state),
         ("lag", lag(gpu.lag_ns)),
@@ -224,16 +222,25 @@ fn facts(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> [(&'static str
                 format_permille(gpu.weight_sum_permille)
             ),
         ),
-        (
-            "share error",
-            format!(
-                "at most {} while it always has work (its turns take up to {}, anybody's up to {})",
-                bounds.collect::<Vec<_>>().join(", "),
-                format_duration(gpu.turn_bound_ns),
-                format_duration(gpu.longest_turn_ns)
-            ),
-        ),
+        ("share error", share_error(explanation, gpu)),
     ]
+}
+
+/// How far its share may be off; of one that comes behind others nothing is promised.
+fn share_error(explanation: &LeaseExplanation, gpu: &GpuExplanation) -> String {
+    let bounds = lines::bounds(explanation, gpu).iter();
+    let bounds: Vec<String> = bounds
+        .map(|bound| format!("{} over {}", points(bound.bound_ppm), format_whole_seconds(bound.window_ns)))
+        .collect();
+    if bounds.is_empty() {
+        return "none: those of higher priorities come first".to_owned();
+    }
+    format!(
+        "at most {} while it always has work (its turns take up to {}, anybody's up to {})",
+        bounds.join(", "),
+        format_duration(gpu.turn_bound_ns),
+        format_duration(gpu.longest_turn_ns)
+    )
 }
 
 fn standing(standing: &Standing) -> String {
@@ -278,60 +285,12 @@ fn format_whole_seconds(ns: u64) -> String {
     format!("{} s", ns / 1_000_000_000)
 }
 
-/// One line a GPU; a bound is in millionths of a GPU, with its window's seconds in the header.
-fn render_csv(explanation: &LeaseExplanation) -> String {
-    const HEADER: [&str; 14] = [
-        "container_id",
-        "lease_id",
-        "gpu_uuid",
-        "state",
-        "cause",
-        "behind_container_id",
-        "waited_ns",
-        "lag_ns",
-        "charged_gpu_ns",
-        "weight_sum_permille",
-        "turn_bound_ns",
-        "longest_turn_ns",
-        "window_ns",
-        "bound_ppm",
-    ];
-    let rows = explanation.gpus.iter().flat_map(|gpu| {
-        let standing = output::to_value(&gpu.standing);
-        let field = |name: &str| match &standing[name] {
-            serde_json::Value::String(text) => text.clone(),
-            serde_json::Value::Object(object) => object["kind"].as_str().unwrap_or_default().to_owned(),
-            serde_json::Value::Number(number) => number.to_string(),
-            _ => String::new(),
-        };
-        let row = vec![
-            explanation.container_id.to_string(),
-            explanation.lease_id.to_string(),
-            gpu.gpu_uuid.to_string(),
-            field("state"),
-            field("cause"),
-            field("behind"),
-            field("waited_ns"),
-            gpu.lag_ns.to_string(),
-            gpu.charged_gpu_ns.to_string(),
-            gpu.weight_sum_permille.to_string(),
-            gpu.turn_bound_ns.to_string(),
-            gpu.longest_turn_ns.to_string(),
-        ];
-        let with_bound = move |bound: &gpool_protocol::ShareErrorBound| {
-            [row.clone(), vec![bound.window_ns.to_string(), bound.bound_ppm.to_string()]].concat()
-        };
-        gpu.share_error.iter().map(with_bound).collect::<Vec<_>>()
-    });
-    output::csv(&HEADER, rows)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use gpool_protocol::{Class, ContainerId, GpuUuid, LeaseId, Mechanism, Priority, RequestFigures, ShareErrorBound};
 
-    fn explanation() -> LeaseExplanation {
+    pub fn explanation() -> LeaseExplanation {
         let bound = |seconds: u64, bound_ppm| ShareErrorBound { window_ns: seconds * 1_000_000_000, bound_ppm };
         LeaseExplanation {
             lease_id: LeaseId("01J".into()),
@@ -447,6 +406,10 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
         beyond.beyond_budget =
             Some(BeyondBudget { whose: Some("team vision".into()), until_unix_s: Some(86_400), cause: None });
         assert!(render(&beyond).contains("that of team vision is spent until 1970-01-02T00:00:00Z"));
+        let promises_nothing = "share error:  none: those of higher priorities come first\n";
+        assert!(render(&beyond).contains(promises_nothing), "{}", render(&beyond));
+        let behind = LeaseExplanation { priority: Priority::Burst, ..explanation() };
+        assert!(render(&behind).contains(promises_nothing), "whatever an older supervisor says");
         beyond.beyond_budget =
             Some(BeyondBudget { whose: None, until_unix_s: None, cause: Some("GPU-1 has 10 % free".into()) });
         assert!(render(&beyond).contains("and its share is not its own yet: GPU-1 has 10 % free"));
@@ -468,14 +431,6 @@ GPU-5ca1ab1e-0000-4000-8000-000000000000
         }
         let instance = of(Mechanism::Mig, 250, 4 << 30);
         assert!(instance.contains("\nmechanism mig, share 25 %, class") && !instance.contains("charged"), "{instance}");
-    }
-
-    #[test]
-    fn csv_has_a_line_for_each_bound() {
-        let text = render_csv(&explanation());
-        let lines: Vec<&str> = text.lines().collect();
-        assert_eq!((lines.len(), lines[0].split(',').count()), (4, lines[1].split(',').count()));
-        assert!(lines[1].contains(",waiting,ceiling,b7c1") && lines[1].ends_with(",1000000000,26000"), "{}", lines[1]);
     }
 
     #[test]

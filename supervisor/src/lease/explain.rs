@@ -8,7 +8,7 @@ use crate::clock;
 use gpool_configuration::Configuration;
 use gpool_policy::TenantId;
 use gpool_policy::promise::share_error_ppm;
-use gpool_policy::slice::{Explanation, State, WaitCause as SliceCause};
+use gpool_policy::slice::{Explanation, Priority, State, WaitCause as SliceCause};
 use gpool_protocol::{
     ContainerId, ErrorBody, GpuExplanation, GpuUuid, LeaseExplanation, Leaving, RunLeft, ShareErrorBound, Standing,
     WaitCause,
@@ -33,7 +33,11 @@ impl Leases {
         let lease = book.find(&record.lease_id.0)?;
         let charged: Vec<u64> = lease.accounts.iter().map(|account| account.charged_ns()).collect();
         let of_gpu = |((uuid, explanation), charged_ns): ((&GpuUuid, &Explanation), u64)| {
-            explained_on(uuid, explanation, explained.at_ns, charged_ns, |tenant| container_of(&book, tenant))
+            let name = |tenant| container_of(&book, tenant);
+            let on_gpu = explained_on(uuid, explanation, explained.at_ns, charged_ns, name);
+            // Who has no gate gets its turns from others.
+            let share_error = if record.mechanism.has_shims() { on_gpu.share_error } else { Vec::new() };
+            GpuExplanation { share_error, ..on_gpu }
         };
         let gpus = gpus.zip(charged).map(of_gpu).collect();
         let lease = book.find(&record.lease_id.0)?;
@@ -103,6 +107,8 @@ fn explained_on(
         let bound_ppm = share_error_ppm(explanation.turn_bound_ns, explanation.longest_turn_ns, window_ns);
         ShareErrorBound { window_ns, bound_ppm }
     };
+    // Whoever comes behind others has what they leave, which has no bound: also who is beyond its budget, or makes room meanwhile.
+    let is_promised = explanation.share.priority == Priority::Guaranteed;
     GpuExplanation {
         gpu_uuid: uuid.clone(),
         standing: match explanation.state {
@@ -126,7 +132,7 @@ fn explained_on(
         weight_sum_permille: explanation.weight_sum,
         turn_bound_ns: explanation.turn_bound_ns,
         longest_turn_ns: explanation.longest_turn_ns,
-        share_error: WINDOWS_NS.map(bound).to_vec(),
+        share_error: if is_promised { WINDOWS_NS.map(bound).to_vec() } else { Vec::new() },
     }
 }
 
@@ -160,5 +166,10 @@ mod tests {
         assert_eq!((on_gpu.standing, on_gpu.charged_gpu_ns), (want, 7));
         let bounds: Vec<u64> = on_gpu.share_error.iter().map(|bound| bound.bound_ppm).collect();
         assert_eq!(bounds, [30_000, 3_000, 500], "3 points a second, 0.3 over ten, 0.05 over a minute");
+        for priority in [Priority::Burst, Priority::Scavenger] {
+            let share = Share { priority, ..Share::of(300) };
+            let behind = explained_on(&GpuUuid("GPU-1".into()), &Explanation { share, ..explanation }, 100, 7, name);
+            assert_eq!(behind.share_error, [], "it has what the others leave");
+        }
     }
 }
