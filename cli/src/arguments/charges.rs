@@ -1,6 +1,6 @@
 //! `gpool charges`
 
-use super::scope::ScopeOptions;
+use super::scope::{ContainerOption, ScopeOptions};
 use clap::{Args, ValueEnum};
 use jiff::ToSpan;
 use jiff::civil::Date;
@@ -15,6 +15,9 @@ pub struct ChargesOptions {
     /// Of what.
     #[command(flatten)]
     pub scope: ScopeOptions,
+    /// Of which container.
+    #[command(flatten)]
+    pub of: ContainerOption,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: ChargesFormat,

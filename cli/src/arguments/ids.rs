@@ -26,6 +26,9 @@ impl Verb {
             Verb::Explain { id, .. } => id.iter_mut().collect(),
             Verb::Events(options) => options.id.iter_mut().collect(),
             Verb::History(options) => options.id.iter_mut().collect(),
+            Verb::Usage(options) => options.of.container.iter_mut().collect(),
+            Verb::Charges(options) => options.of.container.iter_mut().collect(),
+            Verb::Sizes(options) => options.of.container.iter_mut().collect(),
             _ => Vec::new(),
         }
     }
@@ -55,6 +58,9 @@ mod tests {
             "explain a",
             "events a",
             "history a",
+            "usage --container a",
+            "charges --container a",
+            "sizes --container a",
         ] {
             let words = ["gpool"].into_iter().chain(line.split(' ')).map(OsString::from);
             let mut verb = parse(words).unwrap_or_else(|_| panic!("{line}")).verb;
@@ -66,9 +72,9 @@ mod tests {
     #[test]
     fn no_verb_that_takes_ids_is_forgotten() {
         fn count(command: &clap::Command) -> usize {
-            let takes = command.get_positionals().any(|one| one.get_id() == "id" || one.get_id() == "ids");
+            let takes = command.get_arguments().any(|one| ["id", "ids", "container"].contains(&one.get_id().as_str()));
             usize::from(takes) + command.get_subcommands().map(count).sum::<usize>()
         }
-        assert_eq!(count(&super::super::command()), 17, "those of the other test, and audit show");
+        assert_eq!(count(&super::super::command()), 20, "those of the other test, and audit show");
     }
 }

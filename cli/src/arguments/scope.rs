@@ -45,6 +45,21 @@ pub struct ScopeOptions {
     pub gpu: Option<String>,
 }
 
+/// Of which container, where sums of one make sense.
+#[derive(Debug, Clone, Args)]
+pub struct ContainerOption {
+    /// Of one container alone: its id, the beginning of one, its name for docker or podman, or a lease's id
+    #[arg(long, value_name = "CONTAINER", value_parser = parse_plain)]
+    pub container: Option<String>,
+}
+
+impl ContainerOption {
+    /// As a query has it, with the sign between two parts of one in front.
+    pub fn filter(&self) -> String {
+        self.container.as_ref().map(|container| format!("&container={container}")).unwrap_or_default()
+    }
+}
+
 impl ScopeOptions {
     /// The rest of it as a query has it, each with the sign between two parts of one in front.
     pub fn filters(&self) -> String {

@@ -1,6 +1,6 @@
 //! `gpool sizes`
 
-use super::scope::ScopeOptions;
+use super::scope::{ContainerOption, ScopeOptions};
 use super::{Format, words};
 use clap::Args;
 use clap::builder::TypedValueParser;
@@ -24,6 +24,9 @@ pub struct SizesOptions {
     /// Of what.
     #[command(flatten)]
     pub scope: ScopeOptions,
+    /// Of which container.
+    #[command(flatten)]
+    pub of: ContainerOption,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

@@ -1,7 +1,7 @@
 //! `gpool usage`
 
 use super::charges::{Month, parse_month};
-use super::scope::ScopeOptions;
+use super::scope::{ContainerOption, ScopeOptions};
 use super::{Format, words};
 use clap::Args;
 use clap::builder::TypedValueParser;
@@ -25,6 +25,9 @@ pub struct UsageOptions {
     /// Of what.
     #[command(flatten)]
     pub scope: ScopeOptions,
+    /// Of which container.
+    #[command(flatten)]
+    pub of: ContainerOption,
     /// How to print
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,

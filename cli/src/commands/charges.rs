@@ -33,7 +33,8 @@ pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
 /// A day at a time, so that an answer is never longer than a day's: rows are of days in any case.
 fn ask(client: &Client, options: &ChargesOptions, now_s: u64) -> Result<Charges, Failure> {
     let (since, until) = span(options, now_s);
-    let asked = |query: &str| client.get::<Charges>(&format!("/v1/charges?{query}{}", options.scope.filters()));
+    let filters = options.scope.filters() + &options.of.filter();
+    let asked = |query: &str| client.get::<Charges>(&format!("/v1/charges?{query}{filters}"));
     let mut queries = queries(since, until, now_s).into_iter();
     let mut all = asked(&queries.next().unwrap_or_default())?;
     // Before the ledger there is nothing.

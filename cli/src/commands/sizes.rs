@@ -25,7 +25,10 @@ fn path(options: &SizesOptions, now_s: u64) -> String {
     let (since, until) = options.scope.time.unix_s(now_s);
     let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
     let (by, percent) = (options.by.word(), options.percent);
-    format!("/v1/sizes?by={by}&percent={percent}&since={since}{until}{}", options.scope.filters())
+    format!(
+        "/v1/sizes?by={by}&percent={percent}&since={since}{until}{}",
+        options.scope.filters() + &options.of.filter()
+    )
 }
 
 /// A mean over the time for which it was had, in thousandths of a GPU.

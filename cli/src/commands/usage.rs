@@ -14,7 +14,7 @@ pub fn run(client: &Client, options: &UsageOptions) -> Result<(), Failure> {
     let now_s = u64::try_from(Timestamp::now().as_second()).unwrap_or(0);
     let by = keys(&options.by)?;
     let span = options.month.map_or_else(|| options.scope.time.unix_s(now_s), |month| month.unix_s(now_s));
-    let parts = days::usage(client, by, &options.scope.filters(), span, now_s)?;
+    let parts = days::usage(client, by, &(options.scope.filters() + &options.of.filter()), span, now_s)?;
     let (usage, days) = match by.1 {
         true => each_day(parts),
         false => (days::sum(parts), Vec::new()),

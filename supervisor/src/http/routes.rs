@@ -10,7 +10,7 @@ use crate::drains;
 use crate::events::CHUNK;
 use crate::gpu_tests;
 use crate::lease::{self, Book, Leases, ReadAhead};
-use crate::ledger::{self, BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope};
+use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::memory_limits;
 use crate::metrics;
 use crate::mig;
@@ -137,8 +137,8 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             value(ledger::charges(leases, &scope, peer.administers())?)
         }
         ("GET", ["v1", "history"]) => {
-            let question = HistoryQuestion::read(&request.query, clock::unix_ms() / 1000)?;
-            value(ledger::history(leases, &question, peer.administers())?)
+            let scope = Scope::read(&request.query, clock::unix_ms() / 1000)?;
+            value(ledger::history(leases, &scope, peer.administers())?)
         }
         ("GET", ["v1", "savings"]) => {
             let question = EnoughQuestion::of_gpus(&request.query, clock::unix_ms() / 1000)?;

@@ -1,15 +1,14 @@
 //! What ran: each lease of a time with what became of it, its figures those of all its life.
 
 use super::lines::{Gpus, begins, gpus};
-use super::question::HistoryQuestion;
+use super::question::Scope;
 use super::reader::ROWS;
 use gpool_protocol::{ContainerId, GpuUuid, History, LeaseId, PastGpu, PastLease};
 use rusqlite::{Connection, Row, Statement, params};
 
 /// Leases that had their GPUs at some time of that, in the order in which they were granted. One that has lost its GPUs' lines to age
 /// has no figures, and none that are asked for by a GPU.
-pub fn history(connection: &Connection, question: &HistoryQuestion) -> rusqlite::Result<History> {
-    let scope = &question.scope;
+pub fn history(connection: &Connection, scope: &Scope) -> rusqlite::Result<History> {
     let gpus = gpus(connection, scope)?;
     let mut query = connection.prepare(
         "SELECT id, lease_id, container_id, pod, team, project, cost_center, uid, class, priority, mechanism, created_unix_ms,
@@ -30,7 +29,7 @@ pub fn history(connection: &Connection, question: &HistoryQuestion) -> rusqlite:
         ..History::default()
     };
     let [since, until] = scope.span();
-    let values = params![since, until, scope.team, scope.uid, scope.project, scope.cost_center, question.container];
+    let values = params![since, until, scope.team, scope.uid, scope.project, scope.cost_center, scope.container];
     let mut found = query.query(values)?;
     while let Some(row) = found.next()? {
         let mut lease = past_lease(row)?;

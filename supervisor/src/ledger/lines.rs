@@ -114,7 +114,8 @@ pub struct Line {
 
 /// Which leases a question is about, in SQL, as [`in_scope`] asks it.
 pub const OF_SCOPE: &str = "id = ?1 AND (?2 IS NULL OR coalesce(team, '') = ?2) AND (?3 IS NULL OR uid = ?3)
-     AND (?4 IS NULL OR coalesce(project, '') = ?4) AND (?5 IS NULL OR coalesce(cost_center, '') = ?5)";
+     AND (?4 IS NULL OR coalesce(project, '') = ?4) AND (?5 IS NULL OR coalesce(cost_center, '') = ?5)
+     AND (?6 IS NULL OR lease_id = ?6 OR substr(container_id, 1, length(?6)) = ?6)";
 
 /// What keeps a lease apart from others, in SQL; nothing where that is a GPU or a time.
 pub fn key_of_lease(by: UsageBy) -> &'static str {
@@ -144,7 +145,8 @@ pub fn in_scope<T>(
     scope: &Scope,
     read: impl FnOnce(&Row<'_>) -> rusqlite::Result<T>,
 ) -> rusqlite::Result<Option<T>> {
-    query.query_row(params![lease, scope.team, scope.uid, scope.project, scope.cost_center], read).optional()
+    let values = params![lease, scope.team, scope.uid, scope.project, scope.cost_center, scope.container];
+    query.query_row(values, read).optional()
 }
 
 /// From when on anything is written down.
@@ -184,14 +186,15 @@ pub fn walk(
          low_ns, energy_millijoules, seconds FROM line WHERE slot >= ?1 AND slot < ?2
          AND (NOT ?3 OR +lease IN (SELECT id FROM lease WHERE (?4 IS NULL OR coalesce(team, '') = ?4)
              AND (?5 IS NULL OR uid = ?5) AND (?6 IS NULL OR coalesce(project, '') = ?6)
-             AND (?7 IS NULL OR coalesce(cost_center, '') = ?7)))
+             AND (?7 IS NULL OR coalesce(cost_center, '') = ?7)
+             AND (?9 IS NULL OR lease_id = ?9 OR substr(container_id, 1, length(?9)) = ?9)))
          AND (?8 IS NULL OR +gpu IN (SELECT id FROM gpu WHERE substr(uuid, 1, length(?8)) = ?8))
          ORDER BY slot, seconds",
     )?;
     let [since, until] = scope.span();
     let (is_of_some, team, uid) = (scope.is_of_some(), &scope.team, scope.uid);
-    let mut lines =
-        lines.query(params![since, until, is_of_some, team, uid, scope.project, scope.cost_center, scope.gpu])?;
+    let Scope { project, cost_center, gpu, container, .. } = scope;
+    let mut lines = lines.query(params![since, until, is_of_some, team, uid, project, cost_center, gpu, container])?;
     while let Some(row) = lines.next()? {
         let of: (i64, i64) = (row.get(1)?, row.get(2)?);
         if !gpus.contains_key(&of.1) {

@@ -23,7 +23,7 @@ mod tests;
 mod there;
 mod unleased;
 
-pub use question::{BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope, moment};
+pub use question::{BaselineQuestion, EnoughQuestion, Question, Scope, moment};
 pub use retention::DAY_S;
 pub use spent::Spent;
 pub use unleased::{GpuSighting, Sighting};
@@ -142,8 +142,8 @@ pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 ///
 /// # Errors
 /// As [`usage`].
-pub fn history(leases: &Leases, question: &HistoryQuestion, is_administrator: bool) -> Result<History, ErrorBody> {
-    ask(leases, is_administrator, |reader| reader.history(question))
+pub fn history(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<History, ErrorBody> {
+    ask(leases, is_administrator, |reader| reader.history(scope))
 }
 
 /// How many GPUs would have been enough without sharing and with it, up to this moment.

@@ -10,7 +10,7 @@ const LAST_S: u64 = 253_402_300_799;
 /// For which part of the time GPUs have to be enough, if nothing else is said.
 const PERCENT: u8 = 95;
 /// What leases have, and others have not, as it stands in a list.
-const OF_LEASES: &str = " team, project, cost-center,";
+const OF_LEASES: &str = " team, project, cost-center, container,";
 
 /// Of which time, leases and GPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Scope {
     pub uid: Option<u32>,
     /// On GPUs and MIG instances whose UUIDs begin so.
     pub gpu: Option<String>,
+    /// Of containers whose ids begin so, or the lease of that id.
+    pub container: Option<String>,
 }
 
 impl Scope {
@@ -39,7 +41,8 @@ impl Scope {
 
     /// Whether it is about some leases only, beside which the rest is not what nobody had.
     pub fn is_of_some(&self) -> bool {
-        self.team.is_some() || self.project.is_some() || self.cost_center.is_some() || self.uid.is_some()
+        let named = [&self.team, &self.project, &self.cost_center, &self.container];
+        named.into_iter().any(Option::is_some) || self.uid.is_some()
     }
 }
 
@@ -69,30 +72,6 @@ impl Question {
             _ => None,
         })?;
         Ok(Self { by, counted_since_unix_s, scope })
-    }
-}
-
-/// What ran.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct HistoryQuestion {
-    /// Of containers whose ids begin so, or the lease of that id.
-    pub container: Option<String>,
-    /// Of what.
-    pub scope: Scope,
-}
-
-impl HistoryQuestion {
-    /// Reads pairs as [`Question::read`] does.
-    ///
-    /// # Errors
-    /// Names the parameter and what it may be.
-    pub fn read(query: &str, now_unix_s: u64) -> Result<Self, ErrorBody> {
-        let mut container = None;
-        let words = Words { by: &[], leases: OF_LEASES, others: ", and container" };
-        let scope = Scope::read_with(query, now_unix_s, words, |name, value| {
-            (name == "container" && !value.is_empty()).then(|| container = Some(value.to_owned()))
-        })?;
-        Ok(Self { container, scope })
     }
 }
 
@@ -200,12 +179,15 @@ impl Scope {
             match name {
                 "since" => since_unix_s = Some(seconds(value).ok_or_else(wrong)?),
                 "until" => until_unix_s = Some(seconds(value).ok_or_else(wrong)?),
-                "team" | "project" | "cost-center" if words.leases.is_empty() => return Err(wrong()),
+                "team" | "project" | "cost-center" | "container" if words.leases.is_empty() => return Err(wrong()),
                 "team" => scope.team = Some(value.to_owned()),
                 "project" => scope.project = Some(value.to_owned()),
                 "cost-center" => scope.cost_center = Some(value.to_owned()),
                 "user" => scope.uid = Some(value.parse().map_err(|_| wrong())?),
                 "gpu" => scope.gpu = Some(value.to_owned()),
+                // All ids begin with nothing.
+                "container" if value.is_empty() => return Err(wrong()),
+                "container" => scope.container = Some(value.to_owned()),
                 _ => other(name, value).ok_or_else(wrong)?,
             }
         }
@@ -242,9 +224,7 @@ fn wrong(words: Words, name: &str, value: &str) -> ErrorBody {
         "by" if !by.is_empty() => format!("write one of {}", by.join(", ")),
         "percent" if words.others.contains("percent") => "write a whole number from 1 to 100".to_owned(),
         "since" | "until" | "counted_since" => "write seconds since 1970".to_owned(),
-        "container" if words.others.contains("container") => {
-            "write the id of a container, or the beginning of one".to_owned()
-        }
+        "container" if !words.leases.is_empty() => "write the id of a container, or the beginning of one".to_owned(),
         "user" => "write the number of a user".to_owned(),
         _ => format!("write since, until,{} user or gpu{}", words.leases, words.others),
     };

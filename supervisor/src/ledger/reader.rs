@@ -4,7 +4,7 @@ use super::baseline;
 use super::charges;
 use super::history;
 use super::pricing::Pricing;
-use super::question::{BaselineQuestion, EnoughQuestion, HistoryQuestion, Question, Scope};
+use super::question::{BaselineQuestion, EnoughQuestion, Question, Scope};
 use super::savings;
 use super::sizes;
 use super::store::remedy;
@@ -80,8 +80,8 @@ impl<'a> Reader<'a> {
     ///
     /// # Errors
     /// As [`Reader::usage`].
-    pub fn history(&mut self, question: &HistoryQuestion) -> Result<History, ErrorBody> {
-        let leases = |all: &Connection, _: Option<Pricing>| history::history(all, question);
+    pub fn history(&mut self, scope: &Scope) -> Result<History, ErrorBody> {
+        let leases = |all: &Connection, _: Option<Pricing>| history::history(all, scope);
         self.answer(leases, |all| all.leases.len(), ("ask for less time, for one team or for one container", SLOW))
     }
 

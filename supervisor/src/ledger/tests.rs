@@ -396,7 +396,7 @@ fn a_question_names_what_is_wrong_with_it() {
         ("since=yesterday", "seconds since 1970"),
         ("until=99999999999999", "seconds since 1970"),
         ("user=alice", "number of a user"),
-        ("colour=red", "since, until, team, project, cost-center, user or gpu"),
+        ("colour=red", "since, until, team, project, cost-center, container, user or gpu"),
         ("since=61&until=70", "1970-01-01T00:01:00Z"),
     ] {
         assert!(read(query).unwrap_err().to_string().contains(part), "{query}: {}", read(query).unwrap_err());

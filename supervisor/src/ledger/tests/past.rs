@@ -1,12 +1,13 @@
 //! What ran.
 
-use super::super::question::HistoryQuestion;
+use super::super::question::{EnoughQuestion, Scope};
 use super::*;
 use gpool_protocol::{History, PastLease};
+use std::collections::HashMap;
 
 fn history(path: &Path, question: &str) -> Vec<PastLease> {
     let question = format!("since={BEGUN_S}&until={}&{question}", BEGUN_S + 600);
-    let question = HistoryQuestion::read(&question, BEGUN_S).unwrap();
+    let question = Scope::read(&question, BEGUN_S).unwrap();
     let history: History = Reader::open(path, &Rates::default()).unwrap().history(&question).unwrap();
     history.leases
 }
@@ -48,9 +49,34 @@ fn each_lease_has_what_it_had_in_all_its_life_and_how_it_ended() {
     assert_eq!(ids(&history(&path, "container=02")), ["02"], "a lease by its id");
     assert_eq!(history(&path, "container=c").len(), 2, "a container by the beginning of its");
     assert!(history(&path, "gpu=GPU-9").is_empty() && history(&path, "gpu=GPU-1").len() == 2);
-    let later = HistoryQuestion::read(&format!("since={}&until={}", BEGUN_S + 700, BEGUN_S + 900), 0).unwrap();
+    let later = Scope::read(&format!("since={}&until={}", BEGUN_S + 700, BEGUN_S + 900), 0).unwrap();
     assert!(Reader::open(&path, &Rates::default()).unwrap().history(&later).unwrap().leases.is_empty());
-    assert!(HistoryQuestion::read("container=", 0).unwrap_err().remedy.contains("id of a container"));
+    assert!(Scope::read("container=", 0).unwrap_err().remedy.contains("id of a container"));
+}
+
+#[test]
+fn one_container_is_asked_for_in_every_sum() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    let mut second = lease("02", "red", 20, 4 * S);
+    second.facts.container_id = "d0d1".into();
+    life.enter(20, &[lease("01", "red", 20, 3 * S), second]);
+    let all = usage(&path, &format!("since={BEGUN_S}&until={}&by=hour", BEGUN_S + 600));
+    let rates = Rates::default();
+    for id in ["02", "d0d1", "d0"] {
+        let question = format!("since={BEGUN_S}&until={}&container={id}", BEGUN_S + 600);
+        let its = usage(&path, &format!("{question}&by=hour"));
+        let used = |usage: &Usage| (usage.rows.len(), usage.rows[0].used_gpu_ns, usage.total.leases);
+        assert_eq!((used(&its), used(&all)), ((1, 4 * S, 1), (1, 7 * S, 2)), "{id}");
+        assert!(its.pool.is_none() && all.pool.is_some(), "the rest is not what nobody had");
+        let mut reader = Reader::open(&path, &rates).unwrap();
+        let charges = reader.charges(&Scope::read(&question, BEGUN_S).unwrap()).unwrap();
+        let of: Vec<&str> = charges.rows.iter().map(|row| row.lease_id.0.as_str()).collect();
+        assert_eq!(of, ["02"], "{id}");
+        let sizes = reader.sizes(&EnoughQuestion::of_requests(&question, BEGUN_S).unwrap(), &HashMap::new()).unwrap();
+        assert_eq!(sizes.rows.len(), 1, "{id}");
+    }
 }
 
 #[test]
