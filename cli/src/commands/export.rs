@@ -61,7 +61,7 @@ fn word(name: &str, between: &str) -> String {
 mod tests {
     use super::*;
     use crate::samples;
-    use gpool_protocol::{Drain, GpuUuid};
+    use gpool_protocol::{ContainerId, Drain, GpuUuid};
 
     fn gpu(index: u32, name: &str, memory_total_mib: u64) -> GpuView {
         samples::gpu(index, name, memory_total_mib << 20)
@@ -115,6 +115,8 @@ NodeName=big Name=gpool Count=12
         gpus[0].drained = Some(Drain { since_unix_ms: 1, uid: Some(0), reason: "new fans".into(), fault: None });
         gpus[1].silent = true;
         assert_eq!(slurm::in_service(&gpus), 1);
+        let for_its_sake = GpuView { closed_for: Some(ContainerId("3f9a".repeat(16))), ..gpus[2].clone() };
+        assert_eq!(slurm::in_service(&[for_its_sake]), 0);
         gpus[2].compute_mode = Some("EXCLUSIVE_PROCESS".into());
         assert_eq!(slurm::in_service(&gpus), 0);
     }

@@ -6,7 +6,8 @@ use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::follower::say;
 use crate::live::LiveBlock;
-use crate::table::{GateWait, LeaseRow, render, render_wide};
+use crate::output;
+use crate::table::{GateWait, LeaseRow, render, render_csv, render_wide};
 use gpool_protocol::{Client, LeaseId, LeaseView};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -14,7 +15,7 @@ use std::time::{Duration, Instant};
 /// Watches the leases until the reader goes away or a signal ends the program.
 pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> Result<(), Failure> {
     let mut live = LiveBlock::on_stdout();
-    let (mut seen, mut is_first, mut is_away) = (Seen::default(), true, false);
+    let (mut seen, mut is_first, mut is_away, mut has_header) = (Seen::default(), true, false, false);
     loop {
         let at = Instant::now();
         let leases = match client.get("/v1/leases") {
@@ -37,12 +38,22 @@ pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> R
         match format {
             Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&seen.rows(look)))?,
             Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&seen.rows(look)))?,
-            other => ps::print(&look.leases, other)?,
+            Format::Csv => output::print(&csv_block(&look.leases, std::mem::replace(&mut has_header, true)))?,
+            Format::Json => ps::print(&look.leases, format)?,
         }
         if once {
             return Ok(());
         }
         std::thread::sleep(interval.saturating_sub(at.elapsed()));
+    }
+}
+
+/// The lines of one look. The first has the header, so that all of them are one file.
+fn csv_block(leases: &[LeaseView], has_header: bool) -> String {
+    let block = render_csv(leases);
+    match block.split_once('\n') {
+        Some((_, lines)) if has_header => lines.to_owned(),
+        _ => block,
     }
 }
 
@@ -159,6 +170,13 @@ mod tests {
             "gate_wait_ns":0,"launches":7,"processes":0,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
             "owner_uid":0,"created_unix_ms":9}"#;
         let lease: LeaseView = serde_json::from_str(text).unwrap();
+        let one = std::slice::from_ref(&lease);
+        let (first, later) = (csv_block(one, false), csv_block(one, true));
+        assert!(
+            first.starts_with("container_id,lease_id,") && first.ends_with(&format!("\n{later}")),
+            "{first}{later}"
+        );
+        assert_eq!((later.lines().count(), csv_block(&[], true).as_str()), (1, ""));
         let (mut seen, start) = (Seen::default(), Instant::now());
         // Asked each 0.4 s of one that counts 0.3 s of its time in each second, and stands at a gate for a tenth.
         let mut shown = Vec::new();

@@ -76,8 +76,9 @@ fn json_of(usage: &Usage, days: &[String]) -> Value {
 
 /// Hours of GPU time.
 pub fn hours<N: Into<i128>>(ns: N) -> String {
-    let thousandths = (ns.into() * 1000 + 1_800_000_000_000) / 3_600_000_000_000;
-    let (sign, thousandths) = (if thousandths < 0 { "-" } else { "" }, thousandths.abs());
+    let ns = ns.into();
+    let thousandths = (ns.unsigned_abs() * 1000 + 1_800_000_000_000) / 3_600_000_000_000;
+    let sign = if ns < 0 && thousandths > 0 { "-" } else { "" };
     format!("{sign}{}.{:03}", thousandths / 1000, thousandths % 1000)
 }
 
@@ -317,7 +318,8 @@ mod tests {
             "where it is part of the sum it is shown"
         );
         assert!(drawn.ends_with("The ledger begins 2026-11-01T01:00:00Z.\n"), "{drawn}");
-        assert_eq!((hours(-5i64 * 3_600_000_000), hours(1u64)), ("-0.004".to_owned(), "0.000".to_owned()));
+        assert_eq!((hours(-5i64 * 3_600_000_000), hours(1u64)), ("-0.005".to_owned(), "0.000".to_owned()));
+        assert_eq!((hours(-1i64), hours(-1_800_000_000i64)), ("0.000".to_owned(), "-0.001".to_owned()));
     }
 
     #[test]

@@ -29,7 +29,8 @@ fn whole(gpus: &[GpuView]) -> Vec<GpuView> {
 /// How many GPUs take new shares now.
 pub fn in_service(gpus: &[GpuView]) -> usize {
     // In another compute mode than the default one no shares can be had.
-    let is_closed = |gpu: &GpuView| gpu.silent || gpu.drained.is_some() || gpu.compute_mode.is_some();
+    let is_closed =
+        |gpu: &GpuView| gpu.silent || gpu.drained.is_some() || gpu.compute_mode.is_some() || gpu.closed_for.is_some();
     whole(gpus).iter().filter(|gpu| !is_closed(gpu)).count()
 }
 
