@@ -22,6 +22,7 @@ mod reservation;
 mod savings;
 mod scope;
 mod seconds;
+mod simulate;
 mod sizes;
 mod stats;
 mod usage;
@@ -48,6 +49,7 @@ pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 pub use reservation::ReservationVerb;
 pub use savings::SavingsOptions;
+pub use simulate::Simulation;
 pub use sizes::SizesOptions;
 pub use stats::StatsOptions;
 pub use usage::UsageOptions;
@@ -411,34 +413,6 @@ pub enum RuntimeVerb {
     },
 }
 
-/// A run of a scenario, without a supervisor and without a GPU.
-#[derive(Debug, Args)]
-pub struct Simulation {
-    /// A scenario file, or the name of a shipped one: mix, coarse, many, heavy, long, stalls, over, cap, services
-    pub scenario: String,
-    /// The seed [default: the scenario's first]
-    #[arg(long, value_name = "N", conflicts_with = "seeds")]
-    pub seed: Option<u64>,
-    /// Seeds, first and last included; the table shows the worst of each figure
-    #[arg(long, value_name = "A..B", value_parser = parse_seeds)]
-    pub seeds: Option<(u64, u64)>,
-    /// Who decides: all, gpool, eevdf, stride, sfq, driver-slicing, hami-like, gemini-like, wall-slices
-    #[arg(long, value_name = "NAME", default_value = "all")]
-    pub scheduler: String,
-    /// Seconds of virtual time [default: the scenario's]
-    #[arg(long, value_name = "SEC", value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    pub duration: Option<u64>,
-    /// How to print
-    #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
-    /// Draw the shares over time into this file, as SVG
-    #[arg(long, value_name = "FILE")]
-    pub plot: Option<PathBuf>,
-    /// Draw them below the table too, when that does not go to a terminal
-    #[arg(long)]
-    pub plot_terminal: bool,
-}
-
 /// How data is printed. The text of a table is no interface; JSON and CSV are.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
 pub enum Format {
@@ -485,13 +459,6 @@ pub fn parse(command_line: impl IntoIterator<Item = OsString>) -> Result<Argumen
 fn parse_pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').filter(|(key, _)| !key.is_empty());
     pair.map(|(key, value)| (key.to_owned(), value.to_owned())).ok_or("write KEY=VALUE".to_owned())
-}
-
-/// `A..B`, both included, at most ten thousand of them.
-fn parse_seeds(text: &str) -> Result<(u64, u64), String> {
-    let ends = text.split_once("..").and_then(|(first, last)| Some((first.parse().ok()?, last.parse().ok()?)));
-    let seeds = ends.filter(|(first, last): &(u64, u64)| first <= last && last - first < 10_000);
-    seeds.ok_or("write A..B, for example 1..20, at most 10000 seeds".to_owned())
 }
 
 #[cfg(test)]

@@ -169,6 +169,17 @@ fn seeds_are_a_range_with_both_ends() {
         panic!("no simulation");
     };
     assert_eq!((simulation.seeds, simulation.scheduler.as_str()), (Some((1, 20)), "all"));
+    assert!(parsed("gpool simulate --from-host --gpu GPU-1 --print").is_ok());
+    assert!(matches!(parsed("gpool simulate"), Err(Failure::Clap(_))));
+    for line in [
+        "mix --from-host",
+        "mix --gpu GPU-1",
+        "--gpu GPU-1",
+        "mix --print --seed 3",
+        "--from-host --print --duration 9",
+    ] {
+        assert!(matches!(parsed(&format!("gpool simulate {line}")), Err(Failure::Clap(_))), "{line}");
+    }
     for line in ["--seeds 5..4", "--seeds 3", "--seed 1 --seeds 1..2", "--duration 0", "--seeds 0..99999"] {
         assert!(matches!(parsed(&format!("gpool simulate mix {line}")), Err(Failure::Clap(_))), "{line}");
     }

@@ -1,27 +1,40 @@
 //! `gpool simulate SCENARIO`
 
 mod figures;
+mod from_host;
 
 use crate::arguments::{Format, Simulation};
 use crate::exit::{ExitStatus, Failure};
 use crate::output;
 use figures::{RunView, render, render_csv};
 use gpool_policy_simulator::designs::Design;
-use gpool_policy_simulator::scenario::{SHIPPED, Scenario, shipped};
+use gpool_policy_simulator::scenario::{SHIPPED, Scenario};
 use gpool_policy_simulator::{Outcome, plot, run as simulate};
+use gpool_protocol::{Client, LeaseView};
 use std::io::IsTerminal;
 
 /// Columns of a plot on a terminal: as wide as terminals always were.
 const PLOT_COLUMNS: usize = 80;
 
 /// Runs a scenario under the asked designs, prints the figures beside each other and draws shares over time.
-pub fn run(simulation: &Simulation) -> Result<(), Failure> {
+pub fn run(simulation: &Simulation, client: impl FnOnce() -> Client) -> Result<(), Failure> {
     let for_people = matches!(simulation.format, Format::Table | Format::Wide);
     if simulation.plot_terminal && !for_people {
         let sentence = "gpool: --plot-terminal goes with --format table or wide; use --plot FILE beside json and csv";
         return Err(Failure::Refused(ExitStatus::Usage, sentence.to_owned()));
     }
-    let mut scenario = read(&simulation.scenario)?;
+    let (file, text) = match &simulation.scenario {
+        Some(name) => text_of(name)?,
+        None => {
+            let leases: Vec<LeaseView> = client().get("/v1/leases")?;
+            ("this-host.toml".to_owned(), from_host::text(&leases, simulation.gpu.as_deref())?)
+        }
+    };
+    // Also one that cannot be run, to be corrected.
+    if simulation.print {
+        return output::print(&text);
+    }
+    let mut scenario = parsed(&file, &text)?;
     if let Some(seconds) = simulation.duration {
         scenario.duration_ns = seconds * 1_000_000_000;
     }
@@ -60,18 +73,25 @@ pub fn run(simulation: &Simulation) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A shipped scenario by its name, or a file.
-fn read(scenario: &str) -> Result<Scenario, Failure> {
-    let usage = |sentence: String| Failure::Refused(ExitStatus::Usage, format!("gpool: {sentence}"));
-    if let Some(found) = shipped(scenario) {
-        return found.map_err(|error| usage(error.to_string()));
+/// A shipped scenario by its name, or a file: what it is called, and its text.
+fn text_of(scenario: &str) -> Result<(String, String), Failure> {
+    if let Some((name, text)) = SHIPPED.iter().find(|(name, _)| *name == scenario) {
+        return Ok((format!("{name}.toml"), (*text).to_owned()));
     }
     let text = std::fs::read_to_string(scenario).map_err(|error| {
         let names: Vec<&str> = SHIPPED.iter().map(|(name, _)| *name).collect();
         let names = names.join(", ");
         usage(format!("{scenario} cannot be read ({error}); name a file, or one of the shipped scenarios {names}"))
     })?;
-    Scenario::parse(scenario, &text).map_err(|error| usage(error.to_string()))
+    Ok((scenario.to_owned(), text))
+}
+
+fn parsed(file: &str, text: &str) -> Result<Scenario, Failure> {
+    Scenario::parse(file, text).map_err(|error| usage(error.to_string()))
+}
+
+fn usage(sentence: String) -> Failure {
+    Failure::Refused(ExitStatus::Usage, format!("gpool: {sentence}"))
 }
 
 fn designs(name: &str) -> Result<Vec<Design>, Failure> {
@@ -91,7 +111,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_run_is_refused_by_name() {
-        let Err(Failure::Refused(ExitStatus::Usage, sentence)) = read("/no/such/scenario.toml") else {
+        let Err(Failure::Refused(ExitStatus::Usage, sentence)) = text_of("/no/such/scenario.toml") else {
             panic!("a file that is not there was read")
         };
         assert!(sentence.contains("/no/such/scenario.toml") && sentence.contains("mix"), "{sentence}");
@@ -101,7 +121,8 @@ mod tests {
 
     #[test]
     fn a_run_is_the_same_in_every_format() {
-        let mut scenario = read("mix").unwrap();
+        let (file, text) = text_of("mix").unwrap();
+        let mut scenario = parsed(&file, &text).unwrap();
         scenario.duration_ns = 3_000_000_000;
         let outcomes = [simulate(&scenario, 1, Design::Gpool), simulate(&scenario, 1, Design::DriverSlicing)];
         let table = render(&scenario, &outcomes, false);
