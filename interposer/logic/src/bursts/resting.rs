@@ -196,7 +196,7 @@ impl Bursts {
         burst.is_exact = false;
         burst.is_behind = is_behind;
         burst.word = grant.word;
-        (burst.resumed_ns, burst.seen_ns) = (now_ns, now_ns);
+        (burst.resumed_ns, burst.begins_ns, burst.seen_ns) = (now_ns, now_ns, now_ns);
         (burst.expected_ns, burst.estimate_ns) = (credit_ns.into(), estimate_ns);
         burst.seen_left_ns = credit_ns.saturating_sub(grant.expectation.cost_ns);
         let end_ns = &mut self.estimated_ends_ns[burst.tag.gpu() % GPUS];

@@ -92,6 +92,7 @@ impl Bursts {
         if was_away {
             burst.state = State::Lone;
             burst.resumed_ns = clock::now_ns();
+            burst.begins_ns = burst.resumed_ns;
             self.live += 1;
         }
         was_away
