@@ -170,6 +170,8 @@ class Context:
         driver.call("cuModuleGetFunction", byref(self.fused), module, c_char_p(b"fused"))
         driver.call("cuStreamCreate", byref(self.stream), c_uint(NON_BLOCKING))
         self.sink = self.allocate(4096)
+        # A second stream, and what ends its part of a step.
+        self.side = self.joined = None
 
     def allocate(self, size):
         address = c_uint64()
@@ -191,6 +193,17 @@ class Context:
     def launch_spin(self, nanoseconds):
         self._launch(self.spin, 1, 1, [c_uint64(nanoseconds)])
 
+    def spin_beside(self, side_ns, own_ns, count):
+        """A kernel on a second stream, `count` others on the first, and on that whatever comes next behind all of them."""
+        if self.side is None:
+            self.side, self.joined = c_void_p(), self.event()
+            self.driver.call("cuStreamCreate", byref(self.side), c_uint(NON_BLOCKING))
+        self._launch(self.spin, 1, 1, [c_uint64(side_ns)], self.side)
+        for _ in range(count):
+            self.launch_spin(own_ns)
+        self.driver.call("cuEventRecord", self.joined, self.side)
+        self.driver.call("cuStreamWaitEvent", self.stream, self.joined, c_uint(0))
+
     def launch_fused(self, blocks, rounds):
         self._launch(self.fused, blocks, 256, [c_uint64(rounds), c_uint64(self.sink)])
 
@@ -201,10 +214,10 @@ class Context:
         self.driver.call("cuModuleGetFunction", byref(function), module, c_char_p(b"numbers"))
         self._launch(function, blocks, 256, [c_uint64(address)])
 
-    def _launch(self, function, blocks, threads, values):
+    def _launch(self, function, blocks, threads, values, stream=None):
         pointers = (c_void_p * len(values))(*[ctypes.cast(byref(value), c_void_p) for value in values])
         sizes = [c_uint(size) for size in (blocks, 1, 1, threads, 1, 1, 0)]
-        self.driver.call("cuLaunchKernel", function, *sizes, self.stream, pointers, None)
+        self.driver.call("cuLaunchKernel", function, *sizes, stream or self.stream, pointers, None)
 
     def capture(self, launch, count):
         """A graph of `count` launches, ready to be launched."""

@@ -25,7 +25,7 @@ from .watch import Watch
 PARTS = {"1": ["environment", "cost", "shares", "graphs"],
          "2": ["latency", "lending", "memory", "many", "told", "timeslices"],
          # Short.
-         "3": ["answers", "checkpoint", "caps", "spill", "power"],
+         "3": ["answers", "checkpoint", "caps", "spill", "streams", "power"],
          # With --hami.
          "hami": ["cost", "shares", "memory"]}
 STAGES = PARTS["1"] + PARTS["2"] + PARTS["3"]

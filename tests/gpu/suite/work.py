@@ -81,6 +81,8 @@ class Works:
         context, values = self.driver_context(), [int(value) for value in values]
         if kind == "spin":  # spin:NANOSECONDS
             return DriverWork(context, name, lambda: context.launch_spin(values[0]))
+        if kind == "spin-beside":  # spin-beside:NANOSECONDS:NANOSECONDS:KERNELS
+            return DriverWork(context, name, lambda: context.spin_beside(*values))
         if kind == "fused":  # fused:BLOCKS:ROUNDS
             return DriverWork(context, name, lambda: context.launch_fused(*values))
         if kind == "spin-graph":  # spin-graph:NANOSECONDS:KERNELS

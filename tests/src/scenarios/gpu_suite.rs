@@ -49,7 +49,7 @@ pub fn run(inside: &Inside) -> Result<()> {
     ceilings_are_told_by_whole_slices()?;
     what_is_missed_is_told()?;
     cgroups::only_version_2()?;
-    dry(inside, "environment,memory,graphs,checkpoint,caps,spill,power,told,answers", |figures| {
+    dry(inside, "environment,memory,graphs,checkpoint,caps,spill,streams,power,told,answers", |figures| {
         for name in ["caps.rounded_up", "caps.told", "caps.past.shown"] {
             same(figures, name, &0.into())?;
         }
@@ -90,6 +90,11 @@ pub fn run(inside: &Inside) -> Result<()> {
         let energy = figures["told.energy"]["value"].as_f64();
         ensure(energy.is_some_and(|part| (0.6..=1.1).contains(&part)), || format!("told.energy is {energy:?}"))?;
         for (name, least, most) in [("told.baseline_busy", 0.7, 1.2), ("told.baseline_of_lease", 0.0, 0.1)] {
+            let value = figures[name]["value"].as_f64();
+            ensure(value.is_some_and(|value| (least..=most).contains(&value)), || format!("{name} is {value:?}"))?;
+        }
+        // The simulated device has one queue for all streams.
+        for (name, least, most) in [("streams.native.10ms", 1.7, 2.5), ("streams.10ms", 0.8, 1.25)] {
             let value = figures[name]["value"].as_f64();
             ensure(value.is_some_and(|value| (least..=most).contains(&value)), || format!("{name} is {value:?}"))?;
         }
