@@ -163,7 +163,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "gpu-suite",
         what: "the suite for a real GPU, dry on the simulated one: its stages that judge no share",
-        limit_s: 120,
+        limit_s: 150,
         run: Place::Inside(gpu_suite::run),
     },
     Scenario {
