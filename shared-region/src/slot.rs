@@ -54,7 +54,8 @@ pub struct Slot {
     /// after the process is dead, so its bytes stay charged until then; while it is away, another process of the lease does, which
     /// has the slot's lock then.
     pub registration: AtomicU64,
-    /// The process's own pid as it sees itself, for people; never used to find it.
+    /// The process's own pid as it sees itself: for people, and for processes of its own PID namespace, which ask whether it has
+    /// ended while no supervisor is there. Never used to find it.
     pub process_id: AtomicU32,
     /// CUDA contexts that the process holds.
     pub contexts: AtomicU32,
@@ -69,7 +70,12 @@ pub struct Slot {
     /// Look-ups by name that were refused because the shim does not know that version of a hooked function. A
     /// shim that does not count them leaves zero.
     pub unknown_versions: AtomicU32,
-    reserved0: [u32; 4],
+    /// The number of the PID namespace that `process_id` is of (the inode of `/proc/self/ns/pid`); 0 where it is not known, and of a shim
+    /// that does not say it.
+    pub pid_namespace: AtomicU32,
+    /// What is another number after each execve(2), and the same for all copies of a shim in a process; 0 as above.
+    pub image: AtomicU32,
+    reserved0: [u32; 2],
 
     /// [`Demand`].
     pub demand: AtomicU32,

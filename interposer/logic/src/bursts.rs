@@ -236,7 +236,7 @@ impl Bursts {
 
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
-        self.estimated_ends_ns.iter().fold(now_ns, |latest, end_ns| latest.max(*end_ns))
+        (0..GPUS).fold(now_ns, |latest, gpu| latest.max(self.told_end_on(gpu, now_ns)))
     }
 
     /// When the work issued to GPU `gpu` of the lease is expected to end, at least `now_ns`.

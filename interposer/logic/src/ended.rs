@@ -29,21 +29,59 @@ pub fn free(region: &Region, own: Option<&Slot>) {
         }
         // Another one may have freed it first, and the supervisor be back.
         let is_its = slot.registration.load(Ordering::Acquire) == number && region.supervisor_is_away(clock::now_ns());
-        if is_its && has_ended(slot.process_id.load(Ordering::Relaxed).cast_signed()) {
+        if is_its && is_ours(slot) {
             region.clear(index);
         }
         lock_slot(region.report_fd(), index, libc::F_UNLCK);
     }
 }
 
-/// Whether the process that has registered as `pid`, and holds no lock, has ended. The lock alone does not say so: a program that
-/// closes descriptors wholesale has dropped it. Nor does the pid: in another PID namespace it may be that of a process that lives.
-/// A program that was executed after the one that had registered is asked, too, and has the pid itself.
-fn has_ended(pid: i32) -> bool {
+/// Says in a slot that was just taken whose its number is. Until then, and where that is not known, nobody else frees it.
+pub fn sign(slot: &Slot) {
+    slot.pid_namespace.store(pid_namespace(), Ordering::Relaxed);
+    slot.image.store(image(), Ordering::Relaxed);
+}
+
+/// The inode of this process's PID namespace, which the kernel gives in 32 bits; 0 without a procfs.
+fn pid_namespace() -> u32 {
+    // SAFETY: all-zero is a valid place for the answer.
+    let mut found: libc::stat = unsafe { core::mem::zeroed() };
+    // SAFETY: a path with its end and a place for the answer.
+    let result = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), &raw mut found) };
+    if result == 0 { found.st_ino as u32 } else { 0 }
+}
+
+/// A number of what was executed last in this process, never 0: of the kernel's random bytes for it (AT_RANDOM, getauxval(3)), from which they
+/// cannot be told (FNV-1a).
+fn image() -> u32 {
+    // SAFETY: getauxval cannot fail.
+    let bytes = unsafe { libc::getauxval(libc::AT_RANDOM) } as *const u8;
+    if bytes.is_null() {
+        return 0;
+    }
+    // SAFETY: the kernel has put sixteen bytes there, which stay.
+    let bytes = unsafe { core::slice::from_raw_parts(bytes, 16) };
+    bytes.iter().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)) | 1
+}
+
+/// Whether the slot of a process that holds no lock is free for whoever is here. The lock alone does not say so: a program that
+/// closes descriptors wholesale has dropped it. Nor does the pid, of another PID namespace.
+fn is_ours(slot: &Slot) -> bool {
+    let (pid, namespace) =
+        (slot.process_id.load(Ordering::Relaxed).cast_signed(), slot.pid_namespace.load(Ordering::Relaxed));
+    if namespace == 0 || namespace != pid_namespace() {
+        return false;
+    }
     // SAFETY: getpid cannot fail.
     if pid == unsafe { libc::getpid() } {
-        return true;
+        // Of the program before execve(2), and not of another copy of the shim in this one.
+        return ![0, image()].contains(&slot.image.load(Ordering::Relaxed));
     }
+    has_ended(pid)
+}
+
+/// Whether a process of this PID namespace has ended.
+fn has_ended(pid: i32) -> bool {
     // The system calls themselves: a thread that is cancelled does not go here.
     // SAFETY: opens a descriptor, or fails.
     let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as i32;
@@ -170,6 +208,11 @@ mod tests {
         reap(zombie);
         living.drop_lock();
         assert!(!try_reserve(&region, slot, 0, Charge::Bytes(200)), "it has closed what it did not open, and lives");
+        let namespace = region.slot(1).pid_namespace.fetch_add(1, Ordering::Relaxed);
+        let pid = region.slot(1).process_id.swap(u32::MAX >> 1, Ordering::Relaxed);
+        assert!(!try_reserve(&region, slot, 0, Charge::Bytes(200)), "of another PID namespace nothing is known");
+        region.slot(1).pid_namespace.store(namespace, Ordering::Relaxed);
+        region.slot(1).process_id.store(pid, Ordering::Relaxed);
         assert_eq!(taken().collect::<Vec<_>>(), [true, true, false, false]);
         reap(living.end());
         assert!(try_reserve(&region, slot, 0, Charge::Bytes(200)));
@@ -186,6 +229,12 @@ mod tests {
         // As execve(2) closes it, and as the same process registers again.
         // SAFETY: a duplicate of ours is closed.
         unsafe { libc::close(libc::dup(region.report_fd())) };
+        let beside = register(&region).unwrap();
+        assert_eq!((beside.slot, used_bytes(&region, 0)), (1, 900), "another copy of the shim in the same process");
+        // SAFETY: a duplicate of ours is closed.
+        unsafe { libc::close(libc::dup(region.report_fd())) };
+        region.clear(1);
+        region.slot(0).image.fetch_add(2, Ordering::Relaxed);
         let after = register(&region).unwrap();
         assert_eq!((after.slot, after.process_id, used_bytes(&region, 0)), (before.slot, before.process_id, 0));
         (0..200).for_each(|_| reap(Child::holding(&region, 1).end()));

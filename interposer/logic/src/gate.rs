@@ -152,8 +152,8 @@ impl Process {
             let expectation = bursts.learning().expect(&self.estimates, work);
             full_from_ns = bursts.is_full().then(|| full_from_ns.unwrap_or(now_ns));
             let full_ns = full_from_ns.map(|from_ns: u64| now_ns - from_ns);
-            let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), |burst| self.credit_of(burst));
-            match verdict(place, word.is_open(), (&bursts, &unspent_ns), (spot, work, expectation), full_ns, now_ns) {
+            let credit_of = |burst| self.credit_of(burst);
+            match verdict(place, word.is_open(), (&bursts, &credit_of), (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
                     standing.end(place, now_ns);
                     let credit_ns = bursts.learning().credit_ns(room_ns);
@@ -331,7 +331,7 @@ pub(crate) fn is_unpaced(place: &Place, now_ns: u64) -> bool {
 fn verdict(
     place: &Place,
     open: bool,
-    (bursts, unspent_ns): (&Bursts, &dyn Fn() -> u64),
+    (bursts, credit_of): (&Bursts, &dyn Fn(usize) -> u32),
     (spot, work, expectation): (Spot, Work, Expectation),
     full_ns: Option<u64>,
     now_ns: u64,
@@ -342,12 +342,14 @@ fn verdict(
     let burst_ns = control.burst_ns.load(Ordering::Relaxed).max(1);
     let unpaced = is_unpaced(place, now_ns);
     let until_ns = if unpaced { u64::MAX } else { control.until_ns.load(Ordering::Relaxed) };
+    let unspent_ns = || bursts.unspent_ns(spot.tag.gpu(), credit_of);
     let is_overdue = || bursts.is_overdue(spot.tag.gpu(), now_ns);
     let depth_ns = control.depth_ns.load(Ordering::Relaxed);
     let is_long = is_sole(control);
     // Looked at only where work would wait for other work.
     let outlook = if end_ns >= until_ns || end_ns > now_ns + depth_ns {
-        bursts.outlook(spot, if is_long { unspent_ns() } else { 0 }, now_ns)
+        let left_ns = |burst| if is_long { credit_of(burst) } else { 0 };
+        bursts.outlook(spot.tag.gpu(), (spot.of, spot.stream), &left_ns, now_ns)
     } else {
         None
     };

@@ -47,6 +47,8 @@ pub fn register(region: &Region) -> Result<Registration, RegionError> {
     ended::free(region, None);
     let lock = |index, kind| lock_slot(region.report_fd(), index, kind);
     let index = take_slot(region, process_id, number, lock).ok_or(RegionError::Full)?;
+    #[cfg(not(loom))]
+    ended::sign(region.slot(index));
     region.ring(index);
     Ok(Registration { slot: index, process_id, number })
 }

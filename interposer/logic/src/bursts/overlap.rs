@@ -3,7 +3,9 @@
 //! What is outstanding is reckoned one after the other, as if each burst began when the one before it ends. Where streams run beside each
 //! other, as a collective beside the kernels of a model, that is too much, and launches would be held back for work that holds nothing up.
 
-use super::{Burst, Bursts, STREAMS, Spot, State};
+use super::{Burst, Bursts, STREAMS, State};
+use core::ptr::null_mut;
+use gpool_driver_abi::cuda::{CUcontext, CUstream};
 use gpool_shared_region::GPUS;
 
 /// Times of the past that are remembered as having had work: while a long kernel runs, so many shorter ones beside it with pauses
@@ -13,6 +15,8 @@ const SPANS: usize = 8;
 const WINDOW_NS: u64 = 20_000_000;
 /// Less than this is no overlap, but what clocks and events are off by.
 const LEAST_PERMILLE: u64 = 30;
+/// Of bursts that had nothing beside them so small a part counts.
+const ALONE: u64 = 8;
 /// However much there is, an eighth of what is outstanding counts.
 const MOST_PERMILLE: u64 = 875;
 
@@ -33,7 +37,7 @@ impl Overlap {
     /// None. All zero, as [`Bursts::new`] says.
     pub const NONE: Self = Self { spans: [(0, 0); SPANS], count: 0, any_ns: 0, each_ns: 0, saved_permille: 0 };
 
-    /// A burst ran from `begun_ns` to `ended_ns`. It counts if it `was_beside` work of another stream, or shows itself that it was.
+    /// A burst ran from `begun_ns` to `ended_ns`. It counts in full if it `was_beside` work of another stream, or shows itself that it was.
     fn note(&mut self, begun_ns: u64, ended_ns: u64, was_beside: bool) {
         let (mut joined, mut kept, mut beside_ns) = ((begun_ns, ended_ns), 0, 0);
         for index in 0..self.count {
@@ -53,10 +57,10 @@ impl Overlap {
         }
         self.spans[kept] = joined;
         self.count = kept + 1;
-        if !was_beside && beside_ns == 0 {
-            return;
-        }
-        let length_ns = ended_ns.saturating_sub(begun_ns);
+        // A program that has nothing to run beside for a while, as in the forward half of a step, is not to learn it anew each time;
+        // who has it no more is to forget it.
+        let weight = if was_beside || beside_ns > 0 { 1 } else { ALONE };
+        let length_ns = ended_ns.saturating_sub(begun_ns) / weight;
         self.any_ns += length_ns.saturating_sub(beside_ns);
         self.each_ns += length_ns;
         if self.each_ns >= WINDOW_NS {
@@ -100,38 +104,61 @@ impl Bursts {
         self.overlaps[tag.gpu() % GPUS].note(begun_ns, ended_ns, was_beside);
     }
 
-    /// What is outstanding where `spot` is, of which `unspent_ns` may never be launched. None where streams do not run beside each other,
-    /// or there are too many of them: then it is one after the other.
+    /// What is outstanding on GPU `gpu` of the lease, and on `own` of its streams, which is one of a context; of a burst that is open `left_ns` is
+    /// what may never be launched. None where streams do not run beside each other, or there are too many of them: then it is one after
+    /// the other.
     #[inline(never)]
-    pub fn outlook(&self, spot: Spot, unspent_ns: u64, now_ns: u64) -> Option<Outlook> {
-        let gpu = spot.tag.gpu() % GPUS;
+    pub fn outlook(
+        &self,
+        gpu: usize,
+        own: (CUcontext, CUstream),
+        left_ns: &dyn Fn(usize) -> u32,
+        now_ns: u64,
+    ) -> Option<Outlook> {
+        let gpu = gpu % GPUS;
         let saved_permille = self.overlaps[gpu].saved_permille()?;
         // When what is on each stream is expected to end; the first is the one in question.
-        let mut chains = [(spot.of, spot.stream, now_ns); STREAMS];
+        let mut chains = [(own, 0); STREAMS];
         let (mut count, mut others_end_ns) = (1, now_ns);
         for index in self.in_order(State::is_live, Burst::issued).iter() {
-            let Burst { tag, of, stream, begins_ns, estimate_ns, .. } = self.table[index];
-            if tag.gpu() % GPUS != gpu {
+            let burst = &self.table[index];
+            if burst.tag.gpu() % GPUS != gpu {
                 continue;
             }
-            let known = chains[..count].iter().position(|chain| (chain.0, chain.1) == (of, stream));
+            let stream = (burst.of, burst.stream);
+            let known = chains[..count].iter().position(|chain| chain.0 == stream);
             let place = known.unwrap_or(count);
             if place == STREAMS {
                 return None;
             }
             count = count.max(place + 1);
-            // One whose time is over may end at any moment.
-            let before_ns = if known.is_some() && chains[place].2 > now_ns { chains[place].2 } else { 0 };
-            let end_ns = (begins_ns.max(before_ns) + estimate_ns).max(now_ns);
+            let unspent_ns = if burst.state == State::Open { self.learning.real_ns(left_ns(index).into()) } else { 0 };
+            // However late the one before it is, what stands behind that has yet to run.
+            let begins_ns = burst.begins_ns.max(chains[place].1);
+            let end_ns = (begins_ns + burst.estimate_ns.saturating_sub(unspent_ns)).max(now_ns);
             if known.is_none() {
                 others_end_ns = others_end_ns.max(end_ns);
             }
-            chains[place] = (of, stream, end_ns);
+            chains[place] = (stream, end_ns);
         }
-        let left_ns: u64 = chains[..count].iter().map(|chain| chain.2 - now_ns).sum();
-        let shared_end_ns = now_ns + left_ns.saturating_sub(unspent_ns) * (1000 - saved_permille) / 1000;
-        let own_end_ns = chains[0].2.max(shared_end_ns);
-        let end_ns = chains[..count].iter().fold(own_end_ns, |latest, chain| latest.max(chain.2));
+        // What has gone by unmeasured is on some stream.
+        let gone_by_ns = self.gone_by_ends_ns[gpu].max(now_ns);
+        let each_ns: u64 = chains[..count].iter().map(|chain| chain.1.saturating_sub(now_ns)).sum();
+        let all_ns = each_ns + (gone_by_ns - now_ns);
+        let shared_end_ns = now_ns + all_ns * (1000 - saved_permille) / 1000;
+        let own_end_ns = chains[0].1.max(shared_end_ns).max(gone_by_ns);
+        let end_ns = chains[..count].iter().fold(own_end_ns, |latest, chain| latest.max(chain.1));
         Some(Outlook { end_ns, own_end_ns, others_end_ns })
+    }
+
+    /// When the work issued to GPU `gpu` of the lease ends, at least `now_ns`, as is told to others: where streams run beside each other, sooner than
+    /// one after the other.
+    pub(super) fn told_end_on(&self, gpu: usize, now_ns: u64) -> u64 {
+        let end_ns = self.estimated_end_on(gpu, now_ns);
+        if end_ns == now_ns {
+            return now_ns;
+        }
+        let outlook = self.outlook(gpu, (null_mut(), null_mut()), &|_| 0, now_ns);
+        outlook.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns))
     }
 }

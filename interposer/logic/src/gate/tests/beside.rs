@@ -67,6 +67,53 @@ fn instances_of_a_model_run_beside_each_other() {
     until_idle(slot);
 }
 
+/// What stands behind a kernel that takes longer than any before has yet to run.
+#[test]
+fn a_kernel_that_is_late_lets_nobody_go_ahead_further() {
+    const LATE: Work = Work::numbered(3);
+    let _order = one_at_a_time();
+    device(true);
+    let (process, slot) = learnt(10 * MS);
+    process.estimates.put(LATE, MS);
+    clock::turn_ns(30 * MS);
+    let late_ns = 15 * MS;
+    launch_on(process, STREAM, LATE, late_ns);
+    let most_ns = (0..40).map(|_| launch_on(process, STREAM, KERNEL, MS)).max().unwrap_or(0);
+    assert!(most_ns <= late_ns + DEPTH_NS + MS, "{most_ns} ns were outstanding");
+    until_idle(slot);
+}
+
+/// What it said of itself is when its streams have ended, and not when they would have one after the other.
+#[test]
+fn what_is_told_ends_with_the_streams() {
+    let _order = one_at_a_time();
+    device(true);
+    let (process, slot) = learnt(20 * MS);
+    until_idle(slot);
+    launch_on(process, SIDE, COLLECTIVE, 20 * MS);
+    let begun_ns = clock::now_ns();
+    (0..4).for_each(|_| _ = launch_on(process, STREAM, KERNEL, MS));
+    let told_ns = slot.estimated_end_ns.load(Ordering::Relaxed) - begun_ns;
+    assert!(told_ns.abs_diff(20 * MS) < 2 * MS, "{told_ns}");
+    until_idle(slot);
+}
+
+/// Who has nothing beside anything any more is reckoned as before.
+#[test]
+fn an_overlap_of_once_is_forgotten() {
+    let _order = one_at_a_time();
+    device(true);
+    let (process, slot) = learnt(10 * MS);
+    assert!(
+        process.bursts.take().unwrap().outlook(0, (core::ptr::null_mut(), STREAM), &|_| 0, clock::now_ns()).is_some()
+    );
+    (0..3000).for_each(|_| _ = launch_on(process, STREAM, KERNEL, MS));
+    assert!(
+        process.bursts.take().unwrap().outlook(0, (core::ptr::null_mut(), STREAM), &|_| 0, clock::now_ns()).is_none()
+    );
+    until_idle(slot);
+}
+
 #[test]
 fn streams_that_take_turns_on_the_device_are_one_after_the_other() {
     let _order = one_at_a_time();
