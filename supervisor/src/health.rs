@@ -317,7 +317,11 @@ fn message(
             format!("{gpu} shows {word}{often}: {cause}; {whose}; {}", kind.remedy())
         }
         News::Over(kind) => {
-            let next = if is_drained { "; it stays drained until gpool gpu undrain" } else { "" };
+            let next = if is_drained {
+                "; it stays drained until gpool gpu undrain, with --fault where it was drained for a fault"
+            } else {
+                ""
+            };
             format!("{gpu} shows {} no more; {whose}{next}", kind.word())
         }
     }
@@ -405,6 +409,6 @@ mod tests {
         assert!(said(News::Found(Kind::EccUncorrected, 1), &errors).contains("be corrected (5 since its driver"));
         assert_eq!(said(News::Over(Kind::Thermal), &errors), "GPU 1 (GPU-1) shows thermal no more; a is on it");
         let drained = message(&Gpu::sample(1), News::Over(Kind::RemapPending), (&errors, &[]), ("a is on it", true));
-        assert!(drained.ends_with("; it stays drained until gpool gpu undrain"));
+        assert!(drained.contains("; it stays drained until gpool gpu undrain, with --fault"));
     }
 }

@@ -138,9 +138,11 @@ fn withdraw(leases: &Leases, lease: &mut Lease) {
 }
 
 impl Leases {
-    /// Whether lower priorities make room here: not where their GPUs can be taken from nobody, as far as is known.
+    /// Whether lower priorities make room here: not where their GPUs can be taken from nobody, as far as is known, nor where nobody can be
+    /// started on them.
     pub fn preempts(&self) -> bool {
-        preempts(&self.configuration().preemption, self.may_not_take.load(Ordering::Relaxed))
+        let is_possible = preempts(&self.configuration().preemption, self.may_not_take.load(Ordering::Relaxed));
+        is_possible && self.replaced_driver().is_none()
     }
 }
 

@@ -138,7 +138,7 @@ const STACK_FIELD: usize = 28;
 
 /// A program that a process runs: where its stack begins, which the kernel draws by lot with each execve(2). One that is
 /// executed without that lot (personality(2)) may have the mark of the one before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProgramMark(u64);
 
 impl ProgramMark {

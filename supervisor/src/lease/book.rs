@@ -179,6 +179,7 @@ impl Lease {
                 slot: *slot,
                 registration: process.registration,
                 process: process.watched.name,
+                program: process.program,
             })
             .collect();
     }

@@ -90,7 +90,8 @@ impl Leases {
     pub fn giving_way(&self, idle: &[LeaseId]) -> Option<GivingWay> {
         let book = self.book();
         let (gpus, in_order) = (self.gpus_for_new(), book.queue.in_order());
-        if in_order.is_empty() {
+        // With a driver that was replaced nobody can be started.
+        if in_order.is_empty() || self.replaced_driver().is_some() {
             return None;
         }
         let outside = self.left_without_leases(&gpus, &book);

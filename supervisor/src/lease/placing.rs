@@ -26,7 +26,8 @@ use std::time::{Duration, Instant};
 
 /// How long a new container waits for the end of what is in its way and ends anyway.
 pub const END_PATIENCE: Duration = Duration::from_secs(3);
-/// How long a new container waits for the end of others whose first process has ended: longer, and something of theirs lives on.
+/// For how long after the end of its first process a lease is waited for by others that want its room: longer, and something of it
+/// lives on.
 const OTHERS_END_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a refusal waits for another look at who holds what: NVML may hang.
 pub const LOOK_PATIENCE: Duration = Duration::from_secs(1);
@@ -253,9 +254,11 @@ impl Leases {
     }
 }
 
-/// Whether its first process has ended, which the attendant has yet to see, or others of its cgroup end just now.
+/// Whether its first process has ended, which the attendant has yet to see, or has seen a moment ago: for longer others of its cgroup
+/// live on, perhaps for hours.
 fn is_about_to_end(lease: &Lease) -> bool {
-    lease.init.as_ref().is_some_and(WatchedProcess::has_ended)
+    let is_new = lease.ending_since.is_none_or(|since| since.elapsed() < OTHERS_END_PATIENCE);
+    is_new && lease.init.as_ref().is_some_and(WatchedProcess::has_ended)
 }
 
 /// The place of a lease whose grant was not heard: who asks once more has waited for it, and is not behind those who wait now.

@@ -6,7 +6,7 @@ use super::figures::Counted;
 use super::suspended::SuspensionRecord;
 use super::taken::RevocationRecord;
 use crate::mps::Domain;
-use crate::procfs::ProcessName;
+use crate::procfs::{ProcessName, ProgramMark};
 use gpool_policy::idleness::Idleness;
 use gpool_protocol::{
     Class, ContainerId, CountedResource, GpuUuid, LeaseFault, LeaseId, LeaseRequest, Mechanism, PodName, PodPlace,
@@ -48,6 +48,9 @@ pub struct ProcessRecord {
     pub registration: u64,
     /// Who it is on the host.
     pub process: ProcessName,
+    /// Which program of it that was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program: Option<ProgramMark>,
 }
 
 /// What a lease has had and owes on one GPU, as written down.

@@ -249,7 +249,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     for (known, watched) in known {
         match watched {
             Some(watched) => {
-                let program = ProgramMark::of(watched.name.pid);
+                // Another one may have been executed since: that is seen by this mark.
+                let program = known.program.or_else(|| ProgramMark::of(watched.name.pid));
                 let registration = known.registration;
                 lease.processes.insert(known.slot, Process { registration, watched, program, refusals_told: 0 });
             }
@@ -373,7 +374,7 @@ mod tests {
             report.write_all_at(&word.to_le_bytes(), (SLOT * SLOT_BYTES + offset) as u64).unwrap();
         }
         let process = ProcessName { pid: HostPid(u32::MAX), start_ticks: 1 };
-        let known = |registration: u64| ProcessRecord { slot: SLOT, registration, process };
+        let known = |registration: u64| ProcessRecord { slot: SLOT, registration, process, program: None };
         let now = Instant::now();
         assert!(died_meanwhile(&region, &known(8), now).is_none(), "another one has its slot");
         let dead = died_meanwhile(&region, &known(9), now).unwrap();

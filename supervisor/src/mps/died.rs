@@ -82,11 +82,12 @@ pub fn forgive(leases: &Leases) {
         let group = groups.iter_mut().find(|group| Some(group.record.id.as_str()) == id && group.is_alive());
         let Some(group) = group else { continue };
         let goes_on = |name: &ProcessName| procfs::goes_on(name.pid, Some(name.start_ticks));
-        let lost = group.losses.get(&lease.record.lease_id);
+        // Of one that was marked before this supervisor began, or whose clients nobody knew, as if that were now.
+        let lost = group.losses.entry(lease.record.lease_id.clone()).or_insert_with(|| Loss::of(Vec::new(), now));
         // Who was a client of the one before is none of the next, whatever a daemon says of it.
-        let is_new = |name: &ProcessName| lost.is_none_or(|loss| !loss.clients.contains(name));
+        let is_new = |name: &ProcessName| !lost.clients.contains(name);
         let has_client = clients_in(&group.seats, lease.record.cgroup.as_deref()).iter().any(is_new);
-        if has_client || lost.is_some_and(|loss| loss.is_over(now, goes_on)) {
+        if has_client || lost.is_over(now, goes_on) {
             group.losses.remove(&lease.record.lease_id);
             lease.record.fault = None;
             if let Err(error) = lease.record.write(&run_dir) {

@@ -41,7 +41,9 @@ pub fn note_state(leases: &Leases, id: &str, state: ServerState, clients: &BTree
         if let Err(error) = lease.record.write(&run_dir) {
             log!("{error}");
         }
-        if is_reached && is_news(&mut told, &lease.record.lease_id, Instant::now()) {
+        // Told also where an Xid was a moment ago: that this server takes nobody in says nothing else.
+        if is_reached {
+            told.insert(lease.record.lease_id.clone(), Instant::now());
             let server = server.map_or_else(String::new, |server| format!(" (process {})", server.pid));
             let message = format!(
                 "{} has lost {gpus}: a fatal fault of a program has ended the work of all under its MPS server{server}, which \

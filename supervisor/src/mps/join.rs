@@ -212,7 +212,8 @@ fn limits_of(record: &Record) -> MpsLimits {
 /// What the server of the group `id` has to give, and on how many GPUs; none without a lease.
 pub fn limits_wanted(book: &Book, id: &str) -> Option<(MpsLimits, usize)> {
     let all = || book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
-    let its = || all().filter(|its| its.mps_group.as_deref() == Some(id));
+    // What one had whose GPUs were taken is sold again.
+    let its = || all().filter(|its| its.mps_group.as_deref() == Some(id) && !its.has_no_share());
     let gpus = its().map(|its| its.gpus().len()).max()?;
     Some((MpsLimits::of_server(its().map(limits_of)), gpus))
 }

@@ -12,8 +12,8 @@ use super::{logs, room};
 use crate::cgroup;
 use crate::events::About;
 use crate::faults::Faults;
-use crate::lease::{Leases, about, mps_groups_used};
-use crate::procfs::WatchedProcess;
+use crate::lease::{GROUPS, Leases, about, mps_groups_used};
+use crate::procfs::{self, ProcessName, WatchedProcess};
 use gpool_protocol::{EventKind, HostPid, LeaseFault, LeaseState};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
@@ -141,7 +141,11 @@ fn note_deaths(leases: &Leases) {
                 continue;
             }
             if are_known {
-                let lost = clients_in(&seats, lease.record.cgroup.as_deref());
+                let mut lost = clients_in(&seats, lease.record.cgroup.as_deref());
+                if lost.is_empty() {
+                    // It may have one by now that the daemon was not asked for since.
+                    lost = listed_in(leases, lease.record.cgroup.as_deref());
+                }
                 // It has lost nothing: what it starts from now on is a client of the next server.
                 if lost.is_empty() {
                     continue;
@@ -271,6 +275,13 @@ fn cut_logs(leases: &Leases, uncut: &mut Faults<String>) {
         let cut = logs::cut(&run_dir, &id);
         uncut.note(id, &cut);
     }
+}
+
+/// The processes in a container's cgroup that a GPU listed last.
+fn listed_in(leases: &Leases, cgroup: Option<&str>) -> Vec<ProcessName> {
+    let pids = cgroup.map(|cgroup| cgroup::processes_in_some(cgroup, GROUPS)).unwrap_or_default();
+    let listed = pids.into_iter().filter(|pid| leases.occupants.lists(*pid));
+    listed.filter_map(|pid| Some(ProcessName { pid, start_ticks: procfs::start_ticks(pid)? })).collect()
 }
 
 /// Has servers give less once their largest container has ended: a client without variables, and one that sets them anew, has what

@@ -26,10 +26,13 @@ struct Aside {
     idle: usize,
     /// When a job was begun last, or came when there was none.
     moved_ns: u64,
+    /// Whether it was told that all of them hang.
+    is_told: bool,
 }
 
 /// Its lock is held for moments, and nothing is waited for meanwhile.
-static ASIDE: Mutex<Aside> = Mutex::new(Aside { jobs: VecDeque::new(), threads: 0, idle: 0, moved_ns: 0 });
+static ASIDE: Mutex<Aside> =
+    Mutex::new(Aside { jobs: VecDeque::new(), threads: 0, idle: 0, moved_ns: 0, is_told: false });
 static NEWS: Condvar = Condvar::new();
 
 fn aside() -> MutexGuard<'static, Aside> {
@@ -58,6 +61,13 @@ impl Aside {
         let stands = clock::now_ns().saturating_sub(self.moved_ns) > PATIENCE_NS;
         let is_needed = self.threads == 0 || (stands && self.threads < THREADS);
         if self.jobs.is_empty() || self.idle > 0 || !is_needed {
+            if stands && self.threads >= THREADS && !self.jobs.is_empty() && !self.is_told {
+                self.is_told = true;
+                log!(
+                    "{THREADS} calls to files of containers do not come back (their owners hold them up in the kernel; gpool audit show --kind breach names them): \
+                     places of ended processes stay taken until they are ended"
+                );
+            }
             return;
         }
         // Without one the next who looks tries again.

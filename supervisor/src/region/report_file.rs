@@ -107,13 +107,22 @@ impl ReportFile {
             if freed != 0 {
                 // Once it is free another process may have it, to which this does not apply.
                 self.unmark(&self.silent[index], silent);
-                let _ = self.write_freed(index);
+                if self.is_still(index, freed) {
+                    let _ = self.write_freed(index);
+                }
                 self.unmark(&self.freed[index], freed);
             } else if silent != 0 {
-                let _ = self.write_silent(index);
+                if self.is_still(index, silent) {
+                    let _ = self.write_silent(index);
+                }
                 self.unmark(&self.silent[index], silent);
             }
         }
+    }
+
+    /// Whether slot `index` is the marked one's. While the supervisor stood still its container may have freed it and taken it anew.
+    fn is_still(&self, index: usize, marked: u64) -> bool {
+        marked != UNKNOWN && self.written_registration(index) == Some(marked)
     }
 
     /// Takes a mark away, unless it is none or another by now.

@@ -72,7 +72,9 @@ pub fn signal(processes: &[WatchedProcess], signal: Signal) -> BTreeSet<HostPid>
 pub fn end_late(leases: &Leases, id: &LeaseId, cgroup: &str) -> BTreeSet<HostPid> {
     let (now, nothing) = (Instant::now(), BTreeSet::new());
     let is_late = |lease: &Lease, is_at_an_end| {
-        !lease.record.has_lost_share() && has_waited(lease.revoked_at, now, is_at_an_end) && !lease.clearance.is_ended()
+        !lease.record.has_lost_share()
+            && has_waited(held_since(lease), now, is_at_an_end)
+            && !lease.clearance.is_ended()
     };
     let Some(users) =
         leases.book().leases.get(id).filter(|lease| is_late(lease, false)).map(|lease| lease.clearance.users())
@@ -93,12 +95,18 @@ pub fn end_late(leases: &Leases, id: &LeaseId, cgroup: &str) -> BTreeSet<HostPid
     killed.extend(hang::stop(None, init.as_ref(), std::iter::empty()));
     if !killed.is_empty() {
         let message = format!(
-            "ended {short} as a whole: something of it held its GPUs still {} s after they were taken from it",
+            "ended {short} as a whole: something of it held its GPUs still {} s after they were taken from it and all who were found had ended",
             patience(is_at_an_end).as_secs()
         );
         leases.events.note(EventKind::LeaseRevoked, about, message);
     }
     killed
+}
+
+/// Since when nobody of it is known to hold its GPUs that were taken, who would have to: the device has still to say so after a death.
+fn held_since(lease: &Lease) -> Option<Instant> {
+    let last_death = lease.dead.values().map(|dead| dead.died).max();
+    lease.revoked_at.map(|at| [last_death, lease.clearance.since()].into_iter().flatten().fold(at, Instant::max))
 }
 
 fn patience(is_at_an_end: bool) -> Duration {

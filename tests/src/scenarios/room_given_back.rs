@@ -9,7 +9,7 @@ use crate::meter::usage_of;
 use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
 use gpool_protocol::{GpuView, LeaseState};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// Most of 24 GiB.
@@ -51,22 +51,10 @@ fn one_goes_and_one_comes(host: &Host, turn: u32) -> Result<()> {
     ensure(ran.status.success(), || format!("turn {turn}: {}", text(&ran.stderr)))
 }
 
-/// The first one's end takes long: a process of its cgroup outlives it.
+/// The first one's end takes long: a process of its cgroup outlives it, for as long as is waited for, and for longer.
 fn a_command_waits_for_the_end_of_the_one_before(host: &Host) -> Result<()> {
-    let mut first = host.command("gpool");
-    first.args(["run", "--fraction", "1", "--", "sleep", "1000"]);
-    let mut first = spawn_bound(&mut first).context("gpool run")?;
-    wait_for("the command to run", || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Active)))?;
-    let mut outliving = Command::new("/bin/sh");
-    let mut outliving = spawn_bound(outliving.args(["-c", OUTLIVING])).context("a process of its cgroup")?;
-    let comm = format!("/proc/{}/comm", outliving.id());
-    wait_for("it to be in the command's cgroup", || {
-        Ok(std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n"))
-    })?;
-    first.kill().and_then(|()| first.wait()).context("gpool run")?;
     let next = || host.gpool(&["run", "--fraction", "1", "--", "/bin/true"]);
-    let said = text(&next()?.stderr);
-    ensure(said.contains("GPOOL-E201"), || format!("something of it lives: {said}"))?;
+    let mut outliving = one_that_outlives_its_command(host)?;
     let ran = std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(GOES_AFTER);
@@ -76,7 +64,27 @@ fn a_command_waits_for_the_end_of_the_one_before(host: &Host) -> Result<()> {
     });
     let _ = outliving.wait();
     let ran = ran?;
-    ensure(ran.status.success(), || format!("behind one that ends: {}", text(&ran.stderr)))
+    ensure(ran.status.success(), || format!("behind one that ends: {}", text(&ran.stderr)))?;
+    let mut outliving = one_that_outlives_its_command(host)?;
+    let said = text(&next()?.stderr);
+    outliving.kill().and_then(|()| outliving.wait()).context("a process of its cgroup")?;
+    ensure(said.contains("GPOOL-E201"), || format!("something of it lives: {said}"))?;
+    wait_for("its lease to end", || Ok(host.leases()?.is_empty()))
+}
+
+/// A command with all of the GPU that was killed just now, and a process in its cgroup that goes on.
+fn one_that_outlives_its_command(host: &Host) -> Result<Child> {
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", "1", "--", "sleep", "1000"]);
+    let mut command = spawn_bound(&mut command).context("gpool run")?;
+    wait_for("the command to run", || Ok(host.leases()?.iter().any(|lease| lease.state == LeaseState::Active)))?;
+    let outliving = spawn_bound(Command::new("/bin/sh").args(["-c", OUTLIVING])).context("a process of its cgroup")?;
+    let comm = format!("/proc/{}/comm", outliving.id());
+    wait_for("it to be in the command's cgroup", || {
+        Ok(std::fs::read_to_string(&comm).is_ok_and(|name| name == "sleep\n"))
+    })?;
+    command.kill().and_then(|()| command.wait()).context("gpool run")?;
+    Ok(outliving)
 }
 
 fn a_lowered_cap_is_raised_again(host: &Host) -> Result<()> {
