@@ -199,7 +199,7 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
             lease.processes.insert(slot, Process { registration: number, watched, program, refusals_told: 0 });
             lease.dead.remove(&slot);
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
-            lease.region.accept(slot, number);
+            lease.region.accept_behind_what_is_cleared(slot, number);
             true
         }
         // Dead before it was seen, or of a name that is another's by now.

@@ -152,7 +152,6 @@ impl ReportFile {
     }
 
     /// Whether everything that was to be cleared is.
-    #[cfg(test)]
     pub fn is_clear(&self) -> bool {
         self.marked.load(Ordering::SeqCst) == 0
     }

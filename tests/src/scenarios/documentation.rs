@@ -140,7 +140,8 @@ fn compare_answers(host: &Host) -> Result<()> {
                 let tested = client.post(&TESTED.replace("{gpu}", "0"), &report)?;
                 compare("GET", "/v1/gpus/tests", &client.get("/v1/gpus/tests")?);
                 compare("GET", "/v1/gpus", &client.get("/v1/gpus")?);
-                compare("POST", UNDRAIN, &client.post(&UNDRAIN.replace("{gpu}", "0"), &())?);
+                let known = serde_json::json!({"fault": true});
+                compare("POST", UNDRAIN, &client.post(&UNDRAIN.replace("{gpu}", "0"), &known)?);
                 tested
             }
             ("POST", OVERRIDE) => {
