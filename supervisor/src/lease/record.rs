@@ -49,7 +49,6 @@ pub struct ProcessRecord {
     /// Who it is on the host.
     pub process: ProcessName,
     /// Which program of it that was.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program: Option<ProgramMark>,
 }
 
