@@ -347,13 +347,12 @@ fn verdict(
     let depth_ns = control.depth_ns.load(Ordering::Relaxed);
     let is_long = is_sole(control);
     // Looked at only where work would wait for other work.
-    let outlook = if end_ns >= until_ns || end_ns > now_ns + depth_ns {
-        let left_ns = |burst| if is_long { credit_of(burst) } else { 0 };
-        bursts.outlook(spot.tag.gpu(), (spot.of, spot.stream), &left_ns, now_ns)
-    } else {
-        None
+    let outlook = |left_ns: &dyn Fn(usize) -> u32| {
+        let is_needed = end_ns >= until_ns || end_ns > now_ns + depth_ns;
+        is_needed.then(|| bursts.outlook(spot.tag.gpu(), (spot.of, spot.stream), left_ns, now_ns)).flatten()
     };
-    let end_ns = outlook.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns));
+    let whole = outlook(&|_| 0);
+    let end_ns = whole.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns));
     if !unpaced && (!open || now_ns >= until_ns || end_ns >= until_ns && !is_overdue()) {
         return Verdict::Wait;
     }
@@ -362,7 +361,8 @@ fn verdict(
     }
     // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has beside whom nobody
     // works, that would keep other streams waiting for nothing.
-    let (launched_ns, room_ns) = match outlook {
+    let launched = if is_long && whole.is_some() { outlook(credit_of) } else { whole };
+    let (launched_ns, room_ns) = match launched {
         // As long as the longest of the other streams runs, work beside it holds nothing up.
         Some(outlook) => (outlook.own_end_ns, outlook.others_end_ns.max(now_ns + depth_ns)),
         None if is_long && end_ns > now_ns + depth_ns => (end_ns.saturating_sub(unspent_ns()), now_ns + depth_ns),
@@ -371,7 +371,7 @@ fn verdict(
     if bursts.live() > 0 && launched_ns > room_ns && !is_overdue() {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
         // have had nothing to do for long.
-        let limit_ns = if is_long || outlook.is_some() { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
+        let limit_ns = if is_long || launched.is_some() { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
         return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + limit_ns));
     }
     if !expectation.is_measured

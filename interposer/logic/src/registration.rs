@@ -129,6 +129,8 @@ pub fn hold_slot(region: &Region, registration: &Registration, lock: impl Fn(usi
             slot.shim_version.store(VERSION, Ordering::Relaxed);
             let number = registration.number.wrapping_add(2);
             slot.registration.store(number, Ordering::Release);
+            #[cfg(not(loom))]
+            ended::sign(slot);
             Hold::Again(number)
         }
         number if number == registration.number => Hold::Held,

@@ -4,6 +4,7 @@
 //! gets another server.
 
 use super::group::Group;
+use super::watch::listed_in;
 use crate::cgroup;
 use crate::lease::{Lease, Leases};
 use crate::procfs::{self, ProcessName};
@@ -83,10 +84,12 @@ pub fn forgive(leases: &Leases) {
         let Some(group) = group else { continue };
         let goes_on = |name: &ProcessName| procfs::goes_on(name.pid, Some(name.start_ticks));
         // Of one that was marked before this supervisor began, or whose clients nobody knew, as if that were now.
-        let lost = group.losses.entry(lease.record.lease_id.clone()).or_insert_with(|| Loss::of(Vec::new(), now));
+        let cgroup = lease.record.cgroup.as_deref();
+        let clients = clients_in(&group.seats, cgroup);
+        let had = || listed_in(leases, cgroup).into_iter().filter(|name| !clients.contains(name)).collect();
+        let lost = group.losses.entry(lease.record.lease_id.clone()).or_insert_with(|| Loss::of(had(), now));
         // Who was a client of the one before is none of the next, whatever a daemon says of it.
-        let is_new = |name: &ProcessName| !lost.clients.contains(name);
-        let has_client = clients_in(&group.seats, lease.record.cgroup.as_deref()).iter().any(is_new);
+        let has_client = clients.iter().any(|name| !lost.clients.contains(name));
         if has_client || lost.is_over(now, goes_on) {
             group.losses.remove(&lease.record.lease_id);
             lease.record.fault = None;

@@ -132,10 +132,13 @@ fn note_deaths(leases: &Leases) {
             log!("{error}");
         }
         // A daemon ends the server of one user, once it has no clients, for one of another.
-        if is_replaced {
+        let of_group = |lease: &&mut crate::lease::Lease| lease.record.mps_group.as_ref() == Some(&group.record.id);
+        // Somebody may have joined since it was asked last.
+        let has_client =
+            |lease: &mut crate::lease::Lease| !listed_in(leases, lease.record.cgroup.as_deref()).is_empty();
+        if is_replaced && !book.leases.values_mut().filter(of_group).any(has_client) {
             continue;
         }
-        let of_group = |lease: &&mut crate::lease::Lease| lease.record.mps_group.as_ref() == Some(&group.record.id);
         for lease in book.leases.values_mut().filter(of_group) {
             if lease.state == LeaseState::Pending {
                 continue;
@@ -278,7 +281,7 @@ fn cut_logs(leases: &Leases, uncut: &mut Faults<String>) {
 }
 
 /// The processes in a container's cgroup that a GPU listed last.
-fn listed_in(leases: &Leases, cgroup: Option<&str>) -> Vec<ProcessName> {
+pub fn listed_in(leases: &Leases, cgroup: Option<&str>) -> Vec<ProcessName> {
     let pids = cgroup.map(|cgroup| cgroup::processes_in_some(cgroup, GROUPS)).unwrap_or_default();
     let listed = pids.into_iter().filter(|pid| leases.occupants.lists(*pid));
     listed.filter_map(|pid| Some(ProcessName { pid, start_ticks: procfs::start_ticks(pid)? })).collect()

@@ -1,6 +1,5 @@
 //! Making, finding and removing a region, and writing its control page.
 
-use super::aside;
 use super::bell::LeaseBell;
 use super::futex;
 use super::mounts::Mounts;
@@ -23,10 +22,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-
-/// How often it is looked whether what is to be cleared is, before somebody is accepted behind that, and how far apart.
-const LOOKS_AT_CLEARING: usize = 100;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(1);
 
 /// A region that cannot be made or used; the text names the path.
 #[derive(Debug, thiserror::Error)]
@@ -287,23 +282,15 @@ impl RegionHost {
     /// The same once what was cleared before this is written, so that whoever waits for it finds the memory free that an earlier
     /// program of its had. Who keeps that from being written waits in vain, and goes on.
     pub fn accept_behind_what_is_cleared(self: &Arc<Self>, index: usize, registration: u64) {
-        if self.report.is_clear() {
-            return self.accept(index, registration);
+        let region = Arc::downgrade(self);
+        let accept = move || {
+            // It may have ended meanwhile, and so may the lease.
+            let region = region.upgrade().filter(|region| region.registration(index) == Some(registration));
+            region.iter().for_each(|region| region.accept(index, registration));
+        };
+        if !self.report.once_cleared(index, accept) {
+            self.accept(index, registration);
         }
-        let region = self.clone();
-        // Behind what clears it, which waits already.
-        aside::ask(move || {
-            for _ in 0..LOOKS_AT_CLEARING {
-                if region.report.is_clear() {
-                    break;
-                }
-                std::thread::sleep(BETWEEN_LOOKS);
-            }
-            // It may have ended meanwhile.
-            if region.registration(index) == Some(registration) {
-                region.accept(index, registration);
-            }
-        });
     }
 
     /// Frees slot `index` after its process has died: for whoever reads the report here at once, for other processes as soon as

@@ -5,12 +5,13 @@
 
 use super::aside::Errand;
 use gpool_shared_region::{SLOT_BYTES, SLOTS};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// Where a slot says what its process wants and has counted: refusals, look-ups that failed, its demand and its end,
@@ -23,7 +24,6 @@ const UNKNOWN: u64 = u64::MAX;
 type Marks = [AtomicU64; SLOTS];
 
 /// The report of one lease.
-#[derive(Debug)]
 pub struct ReportFile {
     file: File,
     /// Slots to be freed.
@@ -32,6 +32,8 @@ pub struct ReportFile {
     silent: Marks,
     /// Marks in both.
     marked: AtomicUsize,
+    /// By slot, what is to be done once nothing is left to be cleared.
+    after: Mutex<BTreeMap<usize, Box<dyn FnOnce() + Send>>>,
     errand: Errand,
 }
 
@@ -39,7 +41,7 @@ impl ReportFile {
     /// One that has been opened for reading and writing.
     pub fn new(file: File) -> Self {
         let [freed, silent] = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { file, freed, silent, marked: AtomicUsize::new(0), errand: Errand::default() }
+        Self { file, freed, silent, marked: AtomicUsize::new(0), after: Mutex::default(), errand: Errand::default() }
     }
 
     /// The file, whose record locks name the processes. Not to be written to.
@@ -118,11 +120,30 @@ impl ReportFile {
                 self.unmark(&self.silent[index], silent);
             }
         }
+        if self.is_clear() {
+            let due = std::mem::take(&mut *self.after());
+            due.into_values().for_each(|then| then());
+        }
     }
 
     /// Whether slot `index` is the marked one's. While the supervisor stood still its container may have freed it and taken it anew.
     fn is_still(&self, index: usize, marked: u64) -> bool {
         marked != UNKNOWN && self.written_registration(index) == Some(marked)
+    }
+
+    /// Has `then` done once everything that is to be cleared now is, in place of what was to be done for this slot; false if nothing is.
+    pub fn once_cleared(self: &Arc<Self>, index: usize, then: impl FnOnce() + Send + 'static) -> bool {
+        if self.is_clear() {
+            return false;
+        }
+        self.after().insert(index, Box::new(then));
+        // It may have been cleared between the two.
+        Errand::ask(self, |report| &report.errand, Self::clear);
+        true
+    }
+
+    fn after(&self) -> MutexGuard<'_, BTreeMap<usize, Box<dyn FnOnce() + Send>>> {
+        self.after.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes a mark away, unless it is none or another by now.

@@ -106,7 +106,9 @@ pub fn end_late(leases: &Leases, id: &LeaseId, cgroup: &str) -> BTreeSet<HostPid
 /// Since when nobody of it is known to hold its GPUs that were taken, who would have to: the device has still to say so after a death.
 fn held_since(lease: &Lease) -> Option<Instant> {
     let last_death = lease.dead.values().map(|dead| dead.died).max();
-    lease.revoked_at.map(|at| [last_death, lease.clearance.since()].into_iter().flatten().fold(at, Instant::max))
+    // Whoever makes one process after the other puts it off no further than one that is at its end.
+    let latest = |at| [last_death, lease.clearance.since()].into_iter().flatten().fold(at, Instant::max);
+    lease.revoked_at.map(|at| latest(at).min(at + PATIENCE_WITH_AN_END))
 }
 
 fn patience(is_at_an_end: bool) -> Duration {
