@@ -46,8 +46,10 @@ pub fn sign(slot: &Slot) {
 fn pid_namespace() -> u32 {
     // SAFETY: all-zero is a valid place for the answer.
     let mut found: libc::stat = unsafe { core::mem::zeroed() };
+    let path = c"/proc/self/ns/pid".as_ptr();
+    // The system call itself: glibc has had a function of this name since 2.33 only, and the shim runs where an older one is.
     // SAFETY: a path with its end and a place for the answer.
-    let result = unsafe { libc::stat(c"/proc/self/ns/pid".as_ptr(), &raw mut found) };
+    let result = unsafe { libc::syscall(libc::SYS_newfstatat, libc::AT_FDCWD, path, &raw mut found, 0) };
     if result == 0 { found.st_ino as u32 } else { 0 }
 }
 
