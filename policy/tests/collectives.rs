@@ -318,7 +318,8 @@ fn a_gang_works_no_further_ahead_than_the_strictest_of_its_gpus_allows() {
     let depths: Vec<u64> = commands.iter().filter_map(depth_of).collect();
     assert_eq!(depths, [parameters.latency_depth_ns]);
     commands.clear();
-    scheduler.handle(30 * MS, Input::Announced { tenant: GANG, estimated_end_ns: 0 }, &mut commands);
+    let end_ns = 10 * MS + parameters.alone_ns;
+    scheduler.handle(end_ns, Input::Announced { tenant: GANG, estimated_end_ns: end_ns }, &mut commands);
     let depths: Vec<u64> = commands.iter().filter_map(depth_of).collect();
     assert_eq!(depths, [parameters.latency_depth_ns], "of a slice that is renewed as well");
 }

@@ -91,9 +91,17 @@ impl SliceScheduler {
     ///
     /// That is when it says that it wants more, for work that ends soon; or, for one of which something was measured in this
     /// slice, before it has come to ask. Not of a tenant with a limit, whose slices end where that says; nor of one that owes
-    /// time, to others that are at theirs; nor of one with several GPUs, for which all of them decide together; nor unasked
-    /// of a latency tenant, whose slack is judged when it asks.
+    /// time, to others that are at theirs; nor unasked of a latency tenant, whose slack is judged when it asks; nor of one with
+    /// several GPUs, for which all of them decide together: see [`may_be_renewed`](Self::may_be_renewed).
     fn early_renewal_ns(&self, turn: &Turn) -> Option<u64> {
+        if self.gangs.contains(&turn.tenant) {
+            return None;
+        }
+        self.renewable_ns(turn)
+    }
+
+    /// The same of any.
+    fn renewable_ns(&self, turn: &Turn) -> Option<u64> {
         let place = self.queue.get(turn.tenant).filter(|place| self.may_renew_early(turn, place))?;
         let depth_ns = self.depth_ns(turn.tenant);
         let length_ns = turn.until_ns.saturating_sub(turn.start_ns);
@@ -104,15 +112,17 @@ impl SliceScheduler {
     }
 
     fn may_renew_early(&self, turn: &Turn, place: &Place) -> bool {
-        let is_rivalled = turn.contested_ns.is_some() || self.gangs.contains(&turn.tenant);
+        let is_rivalled = turn.contested_ns.is_some();
         let owes = self.queue.lag_ns(place).saturating_add_unsigned(self.parameters.least_slice_ns) < 0;
-        !is_rivalled && !owes && place.share.limit_permille.is_none()
+        // Who makes up for what it missed keeps its slice from others: none of those begins before the one before it has ended.
+        !is_rivalled && !owes && !place.is_behind && place.share.limit_permille.is_none()
     }
 
     /// When a slice is renewed that nobody wants to cut short and whose tenant has not asked, if it may be.
     fn unasked_ns(&self, turn: &Turn) -> Option<u64> {
         let place = self.queue.get(turn.tenant).filter(|place| self.may_renew_early(turn, place))?;
-        if turn.announced_ns.is_some() || place.share.class == Class::Latency {
+        let may_be_unasked = place.share.class != Class::Latency && !self.gangs.contains(&turn.tenant);
+        if turn.announced_ns.is_some() || !may_be_unasked {
             return None;
         }
         let length_ns = turn.until_ns.saturating_sub(turn.start_ns);
@@ -124,6 +134,11 @@ impl SliceScheduler {
     /// unasked.
     pub(super) fn listen_ns(&self, turn: &Turn) -> Option<u64> {
         self.unasked_ns(turn).filter(|at_ns| *at_ns > self.now_ns)
+    }
+
+    /// Whether the slice of the gang that runs here may be renewed as soon as it asks, as far as this GPU is concerned.
+    pub(super) fn may_be_renewed(&self) -> bool {
+        self.turn.is_some_and(|turn| self.renewable_ns(&turn).is_some_and(|at_ns| at_ns <= self.now_ns))
     }
 
     /// Opens the gate of whoever is next, if it is time to. Whether anything may be different after that.
@@ -295,12 +310,12 @@ impl SliceScheduler {
     /// How the gate of a tenant that has just fallen idle may be left open, so that its next launch need not wait for it: for
     /// [`Parameters::left_open_ns`](super::Parameters) at most, while nobody runs or wants to. Whoever leaves it open closes it
     /// before another one's opens, and passes on that the tenant works again. None of a tenant with a ceiling, whose slices end where
-    /// that says, or with several GPUs, which are given together.
+    /// that says.
     #[must_use]
     pub fn left_open(&self, tenant: TenantId) -> Option<Command> {
         let place = self.queue.get(tenant)?;
         let is_free = self.turn.is_none() && !self.queue.anybody_ready();
-        let is_bound = place.paused || place.share.limit_permille.is_some() || self.gangs.contains(&tenant);
+        let is_bound = place.paused || place.share.limit_permille.is_some();
         (is_free && !is_bound)
             .then(|| self.open_until(tenant, self.now_ns.saturating_add(self.parameters.left_open_ns)))
     }
@@ -328,7 +343,7 @@ impl SliceScheduler {
         let now_ns = self.now_ns;
         let place = self.queue.get(tenant)?;
         let (_, in_slack) = self.queue.eligibility(tenant);
-        let until_ns = start_ns.saturating_add(self.length_ns(tenant, place));
+        let until_ns = start_ns.saturating_add(self.length_ns(place));
         let charged_before_ns = place.account.charged_ns();
         let makes_up = place.is_behind;
         // Its slack is used up: a tenant that wants more than its share must not come back every millisecond.
@@ -372,11 +387,11 @@ impl SliceScheduler {
     }
 
     /// How long a slice that is given now is: what the tenant asks for, or [`Parameters::alone_ns`](super::Parameters).
-    /// Never that for one whose slices are bounded by something else: a limit, a debt, other GPUs, or how far a latency
-    /// tenant may run ahead.
-    fn length_ns(&self, tenant: TenantId, place: &Place) -> u64 {
+    /// Never that for one whose slices are bounded by something else: a limit, a debt, or how far a latency tenant may run
+    /// ahead. Of a gang the shortest of all its GPUs' counts.
+    fn length_ns(&self, place: &Place) -> u64 {
         let request_ns = self.queue.request_ns(place);
-        match (self.is_unbound(tenant, place), self.queue.active_count(), self.queue.count()) {
+        match (self.is_unbound(place), self.queue.active_count(), self.queue.count()) {
             (true, _, 1) => request_ns.max(self.parameters.sole_ns),
             (true, 1, _) => request_ns.max(self.parameters.alone_ns),
             _ => request_ns,
@@ -424,7 +439,7 @@ impl SliceScheduler {
     /// Whether nobody else has joined, and nothing else bounds its slices: what it does in one go delays nobody, and its long
     /// bursts fit into them.
     pub(super) fn is_sole(&self, tenant: TenantId) -> bool {
-        self.queue.count() == 1 && self.queue.get(tenant).is_some_and(|place| self.is_unbound(tenant, place))
+        self.queue.count() == 1 && self.queue.get(tenant).is_some_and(|place| self.is_unbound(place))
     }
 
     /// Whether others have joined and none of them has been at work for long, and nothing else bounds its slices: it is measured
@@ -435,7 +450,7 @@ impl SliceScheduler {
         let Some(place) = queue.get(tenant).filter(|_| queue.count() > 1 && queue.latency_tenants.is_empty()) else {
             return false;
         };
-        self.stands_alone(tenant) && self.is_unbound(tenant, place) && !place.habits.is_cautious(now_ns)
+        self.stands_alone(tenant) && self.is_unbound(place) && !place.habits.is_cautious(now_ns)
     }
 
     /// Whether nobody else has joined, or none of them has been at work for long: nothing of theirs stands before its work on the
@@ -454,12 +469,13 @@ impl SliceScheduler {
         self.is_sole(tenant) || self.is_quiet(tenant)
     }
 
-    /// Whether a tenant has whole slices while nobody else is active.
-    fn is_unbound(&self, tenant: TenantId, place: &Place) -> bool {
+    /// Whether a tenant has whole slices while nobody else is active. Not of a gang that makes up for what it missed, which keeps each of
+    /// its slices to the end.
+    fn is_unbound(&self, place: &Place) -> bool {
         place.share.class.is_batch()
+            && !place.is_behind
             && place.share.limit_permille.is_none()
             && self.queue.request_ns(place) >= self.queue.full_slice_ns(place)
-            && !self.gangs.contains(&tenant)
     }
 
     pub(super) fn end_turn_of(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {

@@ -18,7 +18,7 @@ use crate::timeline::Burst;
 
 mod gangs;
 
-use gangs::Gang;
+use gangs::{Gang, earlier};
 
 /// How often one input may move gangs about before the rest waits for the next one.
 const ROUNDS: usize = 16;
@@ -106,6 +106,9 @@ impl HostScheduler {
         }
         if let Some(tenant) = tenant_of(&input) {
             self.note_news(tenant);
+        }
+        if let Input::Announced { tenant, .. } = input {
+            self.renew_early(tenant, commands);
         }
         if let Input::Leave { tenant } = input {
             self.homes.remove(&tenant);
@@ -199,6 +202,17 @@ impl HostScheduler {
         self.servers.len()
     }
 
+    /// How the gate of a tenant that has just fallen idle may be left open, if each of its GPUs leaves it so: see
+    /// [`SliceScheduler::left_open`].
+    #[must_use]
+    pub fn left_open(&self, tenant: TenantId) -> Option<Command> {
+        let mut until_ns = None;
+        for index in self.servers_of(tenant).iter() {
+            until_ns = earlier(until_ns, Some(end_of(&self.servers[index].left_open(tenant)?)?));
+        }
+        Some(self.open_until(tenant, until_ns?))
+    }
+
     /// One GPU's scheduler, to look at.
     ///
     /// # Panics
@@ -276,7 +290,6 @@ impl HostScheduler {
             match command {
                 Command::Open { tenant, until_ns, .. } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.gather(index, tenant, until_ns, commands));
-                    commands.push(self.open_until(tenant, until_ns));
                 }
                 Command::Close { tenant } if self.gangs.contains_key(&tenant) => {
                     freed = freed.union(self.disband(tenant, commands));
@@ -291,19 +304,20 @@ impl HostScheduler {
         freed
     }
 
-    /// The gate of a gang opens, or its slice is cut: the same on all its GPUs.
-    fn gather(&mut self, index: usize, gang: TenantId, until_ns: u64, commands: &mut Vec<Command>) -> ServerSet {
-        let mut freed = ServerSet::default();
+    /// The gate of a gang opens, or its slice is cut: the same on all its GPUs, for as long as the strictest of them allows.
+    fn gather(&mut self, index: usize, gang: TenantId, mut until_ns: u64, commands: &mut Vec<Command>) -> ServerSet {
+        let (mut freed, servers) = (ServerSet::default(), self.servers_of(gang));
         let was_open = self.set_open(gang, true);
-        for other in self.servers_of(gang).iter().filter(|&other| other != index) {
-            if !was_open {
-                let mut closed = Vec::new();
-                self.servers[other].seize(self.now_ns, gang, &mut closed);
-                freed = freed.union(self.mediate(other, &mut closed, commands));
-            }
-            self.servers[other].set_turn_end(gang, until_ns);
-            self.note_change(other);
+        for other in servers.iter().filter(|&other| other != index && !was_open) {
+            let mut closed = Vec::new();
+            until_ns = until_ns.min(self.servers[other].seize(self.now_ns, gang, &mut closed));
+            freed = freed.union(self.mediate(other, &mut closed, commands));
         }
+        for server in servers.iter() {
+            self.servers[server].set_turn_end(gang, until_ns);
+            self.note_change(server);
+        }
+        commands.push(self.open_until(gang, until_ns));
         freed
     }
 
@@ -332,17 +346,29 @@ impl HostScheduler {
         if !goes_on {
             return self.disband(gang, commands);
         }
-        let mut own = Vec::new();
+        self.renew(gang, commands);
+        ServerSet::default()
+    }
+
+    /// Gives a gang that runs another slice on all its GPUs.
+    fn renew(&mut self, gang: TenantId, commands: &mut Vec<Command>) {
+        let (mut own, servers) = (Vec::new(), self.servers_of(gang));
         servers.iter().for_each(|index| self.servers[index].renew(&mut own));
-        let opened = own.iter().filter_map(|command| match command {
-            Command::Open { until_ns, .. } => Some(*until_ns),
-            Command::Close { .. } | Command::Hung { .. } => None,
-        });
-        if let Some(until_ns) = opened.min() {
+        if let Some(until_ns) = own.iter().filter_map(end_of).min() {
             servers.iter().for_each(|index| self.servers[index].set_turn_end(gang, until_ns));
             commands.push(self.open_until(gang, until_ns));
         }
-        ServerSet::default()
+    }
+
+    /// A gang that nobody competes with on any of its GPUs goes on as soon as it asks: neither its launches nor the devices wait for a
+    /// decision that has one outcome.
+    fn renew_early(&mut self, tenant: TenantId, commands: &mut Vec<Command>) {
+        let servers = self.servers_of(tenant);
+        let is_open = self.gangs.get(&tenant).is_some_and(Gang::is_open);
+        if is_open && servers.iter().all(|index| self.servers[index].may_be_renewed()) {
+            self.renew(tenant, commands);
+            servers.iter().for_each(|index| self.note_change(index));
+        }
     }
 
     /// A gang may work on each of its GPUs as the strictest of them allows.
@@ -358,6 +384,14 @@ impl HostScheduler {
     fn note_change(&mut self, index: usize) {
         self.unjudged.insert(index);
         self.untried.insert(index);
+    }
+}
+
+/// The end of the slice for which a gate is opened.
+fn end_of(command: &Command) -> Option<u64> {
+    match *command {
+        Command::Open { until_ns, .. } => Some(until_ns),
+        Command::Close { .. } | Command::Hung { .. } => None,
     }
 }
 

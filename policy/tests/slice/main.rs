@@ -6,6 +6,7 @@ mod classes;
 mod gangs;
 mod hung;
 mod leaving;
+mod lone;
 mod pauses;
 mod returns;
 mod rules;

@@ -299,10 +299,7 @@ impl Gates {
                     self.shut(tenants, |gpu, idle| gpus.contains(gpu) && idle != id);
                     if let Some(tenant) = tenants.get_mut(&id) {
                         let due = tenant.gpus.iter().filter_map(|gpu| due_ns.get(*gpu).copied().flatten()).min();
-                        let heeds_leaving = gpus.iter().all(|gpu| self.scheduler.server(gpu).heeds_leaving(id));
-                        let stands_alone = gpus.iter().all(|gpu| self.scheduler.server(gpu).stands_alone(id));
-                        let opening =
-                            Opening { until_ns, depth_ns, burst_ns, is_left_open: false, heeds_leaving, stands_alone };
+                        let opening = self.opening(id, (until_ns, depth_ns, burst_ns), false);
                         tenant.open(clock::now_ns(), due.unwrap_or(now_ns), opening);
                     }
                 }
@@ -329,16 +326,22 @@ impl Gates {
     /// Leaves the gate of a tenant that has just fallen idle open, where nobody else is at work.
     fn leave_open(&mut self, tenants: &mut Tenants, id: TenantId) {
         let Some(tenant) = tenants.get_mut(&id) else { return };
-        let [gpu] = tenant.gpus[..] else { return };
-        if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.server(gpu).left_open(id) {
-            let heeds_leaving = self.scheduler.server(gpu).heeds_leaving(id);
-            let stands_alone = self.scheduler.server(gpu).stands_alone(id);
-            let opening = Opening { until_ns, depth_ns, burst_ns, is_left_open: true, heeds_leaving, stands_alone };
+        if let Some(Command::Open { until_ns, depth_ns, burst_ns, .. }) = self.scheduler.left_open(id) {
+            let opening = self.opening(id, (until_ns, depth_ns, burst_ns), true);
             tenant.leave_open(clock::now_ns(), opening);
             // Of two that fall idle at once one has it.
-            self.shut(tenants, |at, other| at == gpu && other != id);
-            self.left_open[gpu] = Some(id);
+            let gpus = self.scheduler.servers_of(id);
+            self.shut(tenants, |at, other| gpus.contains(at) && other != id);
+            gpus.iter().for_each(|gpu| self.left_open[gpu] = Some(id));
         }
+    }
+
+    /// How the gate of a tenant is opened, as all its GPUs have it.
+    fn opening(&self, id: TenantId, (until_ns, depth_ns, burst_ns): (u64, u64, u64), is_left_open: bool) -> Opening {
+        let gpus = self.scheduler.servers_of(id);
+        let heeds_leaving = gpus.iter().all(|gpu| self.scheduler.server(gpu).heeds_leaving(id));
+        let stands_alone = gpus.iter().all(|gpu| self.scheduler.server(gpu).stands_alone(id));
+        Opening { until_ns, depth_ns, burst_ns, is_left_open, heeds_leaving, stands_alone }
     }
 
     /// Closes gates that were left open: `which` is given a GPU and a tenant.

@@ -135,3 +135,21 @@ fn a_latency_gang_that_always_wants_has_its_share() {
     assert!((290..=305).contains(&world.permille(0)), "{}", world.permille(0));
     assert!((1..=2).all(|index| world.permille(index) >= 690));
 }
+
+#[test]
+fn who_has_several_gpus_to_itself_is_asked_seldom_and_gives_way_to_who_comes() {
+    let mut world = World::new(4, 1);
+    world.add(&[0, 1, 2, 3], Share::of(500), Demand::Always, true);
+    world.run_until(10 * SECOND);
+    println!("{} commands, busy {}", world.commands, world.permille(0));
+    assert!((20..=40).contains(&world.commands), "{}", world.commands);
+    assert!(world.permille(0) >= 999, "{}", world.permille(0));
+    let (first, came) = (world.permille(0) * world.now, world.now);
+    let other = world.add(&[2], Share::of(500), Demand::Always, false);
+    world.run_until(12 * SECOND);
+    let [stood, ..] = world.tenants[other].stood_ns[..] else { panic!("it never had a turn") };
+    let bound = SliceScheduler::new(Parameters::default(), 0).slice_ns() + 2 * Parameters::default().sole_burst_ns;
+    assert!(stood <= bound, "it stood for {stood}");
+    let had = (world.permille(0) * world.now - first) / (world.now - came);
+    assert!((450..=550).contains(&had), "{had}");
+}

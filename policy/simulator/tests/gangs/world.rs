@@ -110,6 +110,8 @@ pub struct World {
     pub now: u64,
     pub scheduler: HostScheduler,
     pub tenants: Vec<Tenant>,
+    /// How many commands there have been.
+    pub commands: usize,
     gpus: usize,
     seed: u64,
 }
@@ -117,7 +119,7 @@ pub struct World {
 impl World {
     pub fn new(gpus: usize, seed: u64) -> Self {
         let scheduler = HostScheduler::new(Parameters::default(), gpus, 0);
-        Self { now: 0, scheduler, tenants: Vec::new(), gpus, seed }
+        Self { now: 0, scheduler, tenants: Vec::new(), commands: 0, gpus, seed }
     }
 
     /// A tenant of these GPUs begins.
@@ -181,6 +183,7 @@ impl World {
 
     fn obey(&mut self, commands: Vec<Command>) {
         let now = self.now;
+        self.commands += commands.len();
         for command in commands {
             match command {
                 Command::Open { tenant, until_ns, depth_ns, .. } => {

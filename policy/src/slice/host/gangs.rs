@@ -39,6 +39,10 @@ impl Gang {
         Self { servers, has_news: true, ..Self::default() }
     }
 
+    pub(super) fn is_open(&self) -> bool {
+        self.is_open
+    }
+
     /// Whether it may be judged otherwise than the last time, after these GPUs have changed.
     fn is_to_be_judged(&self, now_ns: u64, changed: ServerSet, servers: &[SliceScheduler]) -> bool {
         let is_time = self.turns_ns.is_some_and(|at_ns| at_ns <= now_ns);
@@ -170,7 +174,6 @@ impl HostScheduler {
             self.note_change(index);
             freed = freed.union(self.mediate(index, &mut own, commands));
             freed = freed.union(self.gather(index, id, until_ns, commands));
-            commands.push(self.open_until(id, until_ns));
             // What the others may have is another question now.
             freed = freed.union(self.judge_gangs());
         }
@@ -222,6 +225,6 @@ impl HostScheduler {
 }
 
 /// The earlier one of two times, either of which may be never.
-fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+pub(super) fn earlier(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }
