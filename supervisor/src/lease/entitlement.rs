@@ -3,7 +3,7 @@
 use super::record::Record;
 use crate::clock::ns;
 use gpool_configuration::{ClassName, ClassPolicy, Configuration};
-use gpool_policy::admission::{Demand, MemoryDemand, Use};
+use gpool_policy::admission::{Demand, MemoryDemand, Use, WHOLE_PERMILLE};
 use gpool_policy::slice::{Class as SliceClass, HangAfter, Priority as SlicePriority, Share};
 use gpool_protocol::{Class, ErrorBody, ErrorCode, LEAST_BYTES, Mechanism, MemoryCap, Priority, Request};
 
@@ -49,7 +49,8 @@ pub fn share_of(configuration: &Configuration, record: &Record) -> Share {
     Share {
         // Who has no share never comes to the gate.
         weight_permille: record.fraction_permille.max(1),
-        limit_permille: record.limit_permille,
+        // All of a GPU bounds nothing, and a ceiling would cost its launches and measurements as one.
+        limit_permille: record.limit_permille.filter(|limit| *limit < WHOLE_PERMILLE),
         class: match record.class {
             Class::Latency => SliceClass::Latency,
             Class::Batch => SliceClass::Batch,
@@ -184,6 +185,8 @@ mod tests {
             hang: HangAfter { usual_ns: 30_000_000_000, latency_waits_ns: 2_000_000_000 },
         };
         assert_eq!(share_of(&configuration, &record), want);
+        record.limit_permille = Some(1000);
+        assert_eq!(share_of(&configuration, &record), Share { limit_permille: None, ..want });
         assert_eq!(held_demand(&record).guaranteed_permille(), 0, "a burst share is not promised");
     }
 }
