@@ -5,10 +5,11 @@
 
 use crate::anchors::Anchors;
 use crate::clock;
-use crate::credit::is_default;
+use crate::credit::{is_default, is_per_thread};
 use crate::driver::{CUDA_SUCCESS, Driver};
 use crate::estimates::Work;
 use crate::faults::Fault;
+use crate::futex;
 use crate::learning::{Expectation, Learning};
 use crate::pause::Pause;
 use crate::place::Place;
@@ -69,6 +70,8 @@ struct Burst {
     /// See [`Spot::of`].
     of: CUcontext,
     stream: CUstream,
+    /// See [`Line`].
+    thread: usize,
     start: CUevent,
     end: CUevent,
     sequence: u64,
@@ -104,6 +107,7 @@ const FREE_BURST: Burst = Burst {
     context: null_mut(),
     of: null_mut(),
     stream: null_mut(),
+    thread: 0,
     start: null_mut(),
     end: null_mut(),
     sequence: 0,
@@ -132,6 +136,28 @@ pub struct Spot {
     pub tag: BurstTag,
     /// The stream.
     pub stream: CUstream,
+}
+
+/// One order of work: a stream of a context, and the thread whose it is where each has its own by the same handle; else 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Line {
+    of: CUcontext,
+    stream: CUstream,
+    thread: usize,
+}
+
+impl Spot {
+    /// In which order the calling thread's launches there are.
+    pub fn line(self) -> Line {
+        let thread = if is_per_thread(self.stream) { futex::this_thread() } else { 0 };
+        Line { of: self.of, stream: self.stream, thread }
+    }
+}
+
+impl Burst {
+    fn line(&self) -> Line {
+        Line { of: self.of, stream: self.stream, thread: self.thread }
+    }
 }
 
 /// What a burst may hold.
@@ -312,6 +338,7 @@ impl Bursts {
             word: grant.word,
             of: spot.of,
             stream: spot.stream,
+            thread: spot.line().thread,
             sequence: self.last_sequence,
             opened_ns: now_ns,
             resumed_ns: now_ns,

@@ -1,8 +1,9 @@
 //! A region in memory and a driver whose GPU takes the time that a test says, for tests.
 
 use crate::clock;
+use crate::credit::is_per_thread;
 use crate::driver::Driver;
-use crate::futex::Mutex;
+use crate::futex::{self, Mutex};
 use crate::process::{Place, Process};
 use crate::region::Region;
 use crate::registration::Registration;
@@ -10,6 +11,7 @@ use core::cell::RefCell;
 use core::ffi::c_void;
 use gpool_driver_abi::cuda::{CUcontext, CUdevice, CUdeviceptr, CUevent, CUresult, CUstream, CUuuid};
 use gpool_shared_region::{CONTROL_BYTES, Control, REPORT_BYTES};
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 
 /// A zeroed region whose bell goes nowhere.
@@ -32,6 +34,7 @@ pub fn region_with_bell(bell_fd: i32) -> Region {
 pub static DEVICE: Mutex<FakeDevice> = Mutex::new(FakeDevice {
     busy_until_ns: 0,
     beside_ns: None,
+    gap_ns: 0,
     neighbour_until_ns: 0,
     records: 0,
     questions: 0,
@@ -64,7 +67,8 @@ pub fn one_at_a_time() -> std::sync::MutexGuard<'static, ()> {
     let order = ORDER.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     set_current(CONTEXTS[0]);
     let mut device = DEVICE.lock();
-    (device.neighbour_until_ns, device.creations_left, device.beside_ns) = (0, u32::MAX, None);
+    (device.neighbour_until_ns, device.creations_left) = (0, u32::MAX);
+    (device.beside_ns, device.gap_ns) = (None, 0);
     clock::turn_ns(device.launch(0));
     drop(device);
     order
@@ -74,11 +78,13 @@ thread_local! {
     static CURRENT: RefCell<Vec<CUcontext>> = RefCell::new(vec![CONTEXTS[0]]);
 }
 
-/// An in-order queue, or one for each of some streams.
+/// An in-order queue, or one for each stream.
 pub struct FakeDevice {
     busy_until_ns: u64,
-    /// Until when these streams have work, which runs beside each other's and all others'.
-    pub beside_ns: Option<[(usize, u64); 4]>,
+    /// Until when each stream has work, if they run beside each other; of those that each thread has by the same handle, each.
+    pub beside_ns: Option<BTreeMap<usize, u64>>,
+    /// How long an event takes.
+    pub gap_ns: u64,
     /// Until when another process has the device; only our own streams look at it.
     pub neighbour_until_ns: u64,
     /// Events recorded so far.
@@ -101,8 +107,11 @@ impl FakeDevice {
 
     /// Until when the work on `stream` is under way.
     fn busy_on(&mut self, stream: CUstream) -> &mut u64 {
-        let beside = self.beside_ns.iter_mut().flatten().find(|(its, _)| *its == stream as usize);
-        beside.map_or(&mut self.busy_until_ns, |(_, until_ns)| until_ns)
+        let thread = if is_per_thread(stream) { futex::this_thread() } else { 0 };
+        match &mut self.beside_ns {
+            Some(streams) => streams.entry(stream as usize + thread).or_insert(0),
+            None => &mut self.busy_until_ns,
+        }
     }
 
     /// Queues one kernel on `stream`; how much work is then outstanding there.
@@ -208,7 +217,12 @@ unsafe extern "C" fn event_record(event: CUevent, stream: CUstream) -> CUresult 
     let at = if stream == OWN_STREAM {
         device.neighbour_until_ns.max(now_ns)
     } else {
-        (*device.busy_on(stream)).max(now_ns)
+        let gap_ns = device.gap_ns;
+        let until_ns = device.busy_on(stream);
+        if gap_ns > 0 {
+            *until_ns = (*until_ns).max(now_ns) + gap_ns;
+        }
+        (*until_ns).max(now_ns)
     };
     event_for(event, stream).map_or(INVALID_CONTEXT, |event| {
         event.at_ns = at;

@@ -349,11 +349,14 @@ fn verdict(
     // Looked at only where work would wait for other work.
     let outlook = |left_ns: &dyn Fn(usize) -> u32| {
         let is_needed = end_ns >= until_ns || end_ns > now_ns + depth_ns;
-        is_needed.then(|| bursts.outlook(spot.tag.gpu(), (spot.of, spot.stream), left_ns, now_ns)).flatten()
+        is_needed.then(|| bursts.outlook(spot.tag.gpu(), Some(spot.line()), left_ns, now_ns)).flatten()
     };
     let whole = outlook(&|_| 0);
     let end_ns = whole.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns));
-    if !unpaced && (!open || now_ns >= until_ns || end_ns >= until_ns && !is_overdue()) {
+    let is_over = !unpaced && (now_ns >= until_ns || end_ns >= until_ns && !is_overdue());
+    // What ends before another stream's kernel does keeps nobody from the device, however far beyond the slice that is.
+    let beside_ns = whole.map_or(0, |outlook| outlook.room_beside_ns());
+    if !unpaced && !open || is_over && u64::from(expectation.cost_ns) >= beside_ns {
         return Verdict::Wait;
     }
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {
@@ -362,11 +365,13 @@ fn verdict(
     // What a burst may hold counts as outstanding before it has been launched. Of long ones, which somebody has beside whom nobody
     // works, that would keep other streams waiting for nothing.
     let launched = if is_long && whole.is_some() { outlook(credit_of) } else { whole };
+    let deep_ns = now_ns + depth_ns;
     let (launched_ns, room_ns) = match launched {
-        // As long as the longest of the other streams runs, work beside it holds nothing up.
-        Some(outlook) => (outlook.own_end_ns, outlook.others_end_ns.max(now_ns + depth_ns)),
-        None if is_long && end_ns > now_ns + depth_ns => (end_ns.saturating_sub(unspent_ns()), now_ns + depth_ns),
-        None => (end_ns, now_ns + depth_ns),
+        // As long as the longest of the other streams runs, work beside it holds nothing up; a depth of it keeps its own stream busy.
+        Some(outlook) if outlook.line_end_ns <= deep_ns => (outlook.own_end_ns, outlook.others_end_ns.max(deep_ns)),
+        Some(outlook) => (outlook.own_end_ns, deep_ns),
+        None if is_long && end_ns > deep_ns => (end_ns.saturating_sub(unspent_ns()), deep_ns),
+        None => (end_ns, deep_ns),
     };
     if bursts.live() > 0 && launched_ns > room_ns && !is_overdue() {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
@@ -381,7 +386,7 @@ fn verdict(
     }
     // Each further stream has half of what is left of two such bursts, or the least, so that hardly more is given out.
     let part_ns = if is_long { (burst_ns - (unspent_ns() / 2).min(burst_ns)).max(PARTED_BURST_NS) } else { burst_ns };
-    Verdict::Issue(part_ns.min(until_ns.saturating_sub(end_ns)))
+    Verdict::Issue(part_ns.min(if is_over { beside_ns } else { until_ns.saturating_sub(end_ns) }))
 }
 
 #[cfg(test)]
