@@ -5,7 +5,7 @@ use crate::atomic::{AtomicU32, AtomicU64};
 use crate::burst_tag::BurstTag;
 use crate::pieces::PIECE_WORDS;
 
-/// Bursts that a slot remembers, of all GPUs of its process. That rings when it has filled half of it, so that the
+/// Bursts that a slot remembers, of all GPUs of its process. One of several GPUs rings when it has filled half of it, so that the
 /// supervisor reads in time.
 pub const BURST_RING: usize = if cfg!(loom) { 2 } else { 64 };
 /// Length of one slot in bytes. Slot `i` of the report starts at `i * SLOT_BYTES`, and its first byte is the one

@@ -192,6 +192,40 @@ fn no_gate_is_left_open_of_who_is_paused_ended_or_has_a_ceiling_and_none_after_a
 }
 
 #[test]
+fn the_gate_of_who_has_several_gpus_stays_open_until_another_ones_opens_on_one_of_them() {
+    for gpu in [0, 2] {
+        let mut stage = Stage::new(3);
+        let region = stage.join(1, &[0, 2], Share::of(300));
+        let others = [stage.join(2, &[1], Share::of(300)), stage.join(3, &[gpu], Share::of(300))];
+        let work_and_stop = |stage: &mut Stage| {
+            stand_at_the_gate(&region);
+            stage.look(1);
+            say(&region, IDLE);
+            stage.look(1);
+        };
+        work_and_stop(&mut stage);
+        assert!(region.gate().is_open());
+        say(&region, RUNNING);
+        stage.look(1);
+        assert!(region.gate().is_open(), "it has a slice with that");
+        say(&region, IDLE);
+        stage.look(1);
+        stand_at_the_gate(&others[0]);
+        stage.look(2);
+        assert!(region.gate().is_open() && others[0].gate().is_open(), "that is none of its GPUs");
+        stand_at_the_gate(&others[1]);
+        stage.look(3);
+        assert!(!region.gate().is_open() && others[1].gate().is_open());
+        say(&others[1], IDLE);
+        stage.look(3);
+        work_and_stop(&mut stage);
+        assert!(region.gate().is_open() && !others[1].gate().is_open(), "of two that fell idle the last one has it");
+        stage.join(4, &[2], Share::of(300));
+        assert!(!region.gate().is_open());
+    }
+}
+
+#[test]
 fn a_paused_tenant_stands_until_it_is_resumed() {
     let mut stage = Stage::new(1);
     let region = stage.join(1, &[0], Share::of(300));
@@ -234,14 +268,17 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
     let mut stage = Stage::new(1);
     let region = stage.join(1, &[0], Share::of(300));
     put(&region, 0, &77u64.to_le_bytes());
-    for place in 0..BURST_RING as u64 {
-        put(&region, 192 + 16 * place, &(1_000_000_000 + 20 * place).to_le_bytes());
-        put(&region, 200 + 16 * place, &(1_000_000_010 + 20 * place).to_le_bytes());
-    }
+    let work = |from_ns: u64| {
+        for place in 0..BURST_RING as u64 {
+            put(&region, 192 + 16 * place, &(from_ns + 20 * place).to_le_bytes());
+            put(&region, 200 + 16 * place, &(from_ns + 20 * place + 10).to_le_bytes());
+        }
+    };
     let tenant = stage.tenants.get_mut(&TenantId(1)).unwrap();
     let (mut taken, mut told_ns) = (0, 0);
     for look in 1..=LOOKS + 1 {
         let (count, mut heard) = (look * BURST_RING as u64, Heard::default());
+        work(1_000_000_000 + look * 20 * BURST_RING as u64);
         put(&region, 128, &count.to_le_bytes());
         put(&region, 136, &(10 * count).to_le_bytes());
         if look > LOOKS {
@@ -253,6 +290,35 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
     }
     assert_eq!(taken, BURSTS + 1 + BURST_RING, "those of the next period after what was not read");
     assert_eq!(told_ns, 10 * BURST_RING as u64 * (LOOKS + 1));
+}
+
+/// Each of its bursts has run as long, but others of its streams did so at the same time.
+#[test]
+fn what_the_ring_does_not_show_any_more_is_of_the_time_since_the_last_look() {
+    const FROM_NS: u64 = 1_000_000_000;
+    let mut stage = Stage::new(1);
+    let region = stage.join(1, &[0], Share::of(300));
+    put(&region, 0, &77u64.to_le_bytes());
+    let tenant = stage.tenants.get_mut(&TenantId(1)).unwrap();
+    let mut collect = |count: u64| {
+        // Four at a time, of 100 us.
+        for number in count.saturating_sub(BURST_RING as u64)..count {
+            let (place, start_ns) = (number % BURST_RING as u64, FROM_NS + number / 4 * 100_000);
+            put(&region, 192 + 16 * place, &start_ns.to_le_bytes());
+            put(&region, 200 + 16 * place, &(start_ns + 100_000).to_le_bytes());
+        }
+        put(&region, 128, &count.to_le_bytes());
+        put(&region, 136, &(100_000 * count).to_le_bytes());
+        let mut heard = Heard::default();
+        tenant.collect(&mut stage.report, &mut heard, &mut stage.notices);
+        heard.bursts
+    };
+    assert_eq!(collect(40).len(), 40);
+    let read_ns = FROM_NS + 10 * 100_000;
+    let bursts = collect(40 + 160);
+    assert_eq!(bursts.len(), 1 + BURST_RING);
+    let (_, lost, _) = bursts.last().unwrap();
+    assert_eq!((lost.start_ns, lost.end_ns), (read_ns, FROM_NS + 34 * 100_000), "and not 4.8 ms before others' time");
 }
 
 #[test]

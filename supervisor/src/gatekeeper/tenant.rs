@@ -17,6 +17,8 @@ struct Seen {
     registration: u64,
     burst_count: u64,
     burst_total_ns: u64,
+    /// When the last of them ended.
+    ended_ns: u64,
 }
 
 /// What has been read from reports and not yet fed to the schedulers.
@@ -114,6 +116,7 @@ impl Tenant {
                 registration: slot.registration(),
                 burst_count: slot.burst_count(),
                 burst_total_ns: slot.burst_total_ns(),
+                ended_ns: 0,
             };
             self.seen[index] = seen;
             self.slots = self.slots.max(index + 1);
@@ -215,10 +218,11 @@ impl Tenant {
             let (count, total_ns) = (slot.burst_count(), slot.burst_total_ns());
             let first = seen.burst_count.max(count.saturating_sub(BURST_RING as u64));
             self.bursts += count.saturating_sub(first) as usize;
-            let mut told_ns = 0u64;
+            let (mut told_ns, mut ended_ns) = (0u64, seen.ended_ns);
             for number in first..count {
                 let (start_ns, end_ns) = slot.burst(number);
                 told_ns = end_ns.saturating_sub(start_ns).saturating_add(told_ns);
+                ended_ns = end_ns.max(ended_ns);
                 let tag = slot.burst_tag(number);
                 let begun_ns = start_ns.saturating_add(tag.queued_ns()).clamp(start_ns, end_ns.max(start_ns));
                 if let Some(measured) = &mut self.measured {
@@ -227,11 +231,12 @@ impl Tenant {
                 let (gpu, burst) = burst_of(self.id, &self.gpus, index, tag, (begun_ns, end_ns));
                 heard.bursts.push((gpu, burst, start_ns));
             }
-            // The ring turned over between two looks: what it no longer shows is charged just before the rest.
+            // The ring turned over between two looks: what it no longer shows is charged just before the rest. It is of the time
+            // since what was read before: where streams run beside each other it is more than that, and others' time was before.
             let lost_ns = total_ns.saturating_sub(seen.burst_total_ns).saturating_sub(told_ns);
             if first > seen.burst_count && lost_ns > 0 {
                 let end_ns = slot.burst(first).0;
-                let start_ns = end_ns.saturating_sub(lost_ns);
+                let start_ns = end_ns.saturating_sub(lost_ns).max(seen.ended_ns.min(end_ns));
                 if let Some(measured) = &mut self.measured {
                     measured.worked(now_ns, start_ns, (start_ns, end_ns));
                 }
@@ -239,7 +244,7 @@ impl Tenant {
                 heard.bursts.push((gpu, burst, start_ns));
             }
             // A count that goes backward is a lie or a truncated file; either way start from what it says now.
-            (seen.burst_count, seen.burst_total_ns) = (count, total_ns);
+            (seen.burst_count, seen.burst_total_ns, seen.ended_ns) = (count, total_ns, ended_ns);
             if let Some(from_ns) = self.measured_from_ns
                 && slot.first_launch_word() == self.word.0
             {
