@@ -255,14 +255,15 @@ impl Bursts {
     }
 
     /// Work that the open bursts of GPU `gpu` of the lease may still get; `left_ns` says how much of a burst's credit is left.
-    pub fn unspent_ns(&self, gpu: usize, left_ns: impl Fn(usize) -> u32) -> u64 {
+    #[inline(never)]
+    pub fn unspent_ns(&self, gpu: usize, left_ns: &dyn Fn(usize) -> u32) -> u64 {
         let open = self.table.iter().enumerate().filter(|(_, its)| its.state == State::Open && its.tag.gpu() == gpu);
         open.map(|(index, its)| self.learning.real_ns(left_ns(index).into()).min(its.estimate_ns)).sum()
     }
 
     /// When the work issued to all GPUs is expected to end, at least `now_ns`.
     pub fn estimated_end_ns(&self, now_ns: u64) -> u64 {
-        (0..GPUS).fold(now_ns, |latest, gpu| latest.max(self.told_end_on(gpu, now_ns)))
+        (0..GPUS).fold(now_ns, |latest, gpu| latest.max(self.told_end_on(gpu, &|_| 0, now_ns)))
     }
 
     /// When the work issued to GPU `gpu` of the lease is expected to end, at least `now_ns`.

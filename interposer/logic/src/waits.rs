@@ -263,7 +263,7 @@ impl Process {
         if !is_heeded || goes_on || is_said || !bursts.pause().is_expected() {
             return false;
         }
-        let end_ns = bursts.last_end_on(0, &|burst| self.credit_of(burst), now_ns);
+        let end_ns = bursts.told_end_on(0, &|burst| self.credit_of(burst), now_ns);
         let is_worth_it = bursts.live() > 0 && end_ns >= now_ns + LEAVING_LEAST_NS;
         if is_worth_it {
             place.say_leaving(word.0, end_ns);

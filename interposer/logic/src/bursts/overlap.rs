@@ -219,18 +219,14 @@ impl Bursts {
     }
 
     /// When the work issued to GPU `gpu` of the lease ends, at least `now_ns`, as is told to others: where streams run beside each other, sooner than
-    /// one after the other.
-    pub(super) fn told_end_on(&self, gpu: usize, now_ns: u64) -> u64 {
+    /// one after the other. Of a burst that is open `left_ns` is what it will not get.
+    #[inline(never)]
+    pub fn told_end_on(&self, gpu: usize, left_ns: &dyn Fn(usize) -> u32, now_ns: u64) -> u64 {
         let end_ns = self.estimated_end_on(gpu, now_ns);
         if end_ns == now_ns {
             return now_ns;
         }
-        self.outlook(gpu, None, &|_| 0, now_ns).map_or(end_ns, |outlook| outlook.end_ns.min(end_ns))
-    }
-
-    /// The same if nothing is launched any more: of a burst that is open `left_ns` is what it could still get.
-    pub fn last_end_on(&self, gpu: usize, left_ns: &dyn Fn(usize) -> u32, now_ns: u64) -> u64 {
-        let end_ns = self.estimated_end_on(gpu, now_ns).saturating_sub(self.unspent_ns(gpu, left_ns));
+        let end_ns = end_ns.saturating_sub(self.unspent_ns(gpu, left_ns));
         self.outlook(gpu, None, left_ns, now_ns).map_or(end_ns, |outlook| outlook.end_ns.min(end_ns))
     }
 }
