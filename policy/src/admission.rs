@@ -21,8 +21,6 @@ use sets::Fit;
 
 /// A whole GPU's compute, in permille.
 pub const WHOLE_PERMILLE: u16 = 1000;
-/// So much less may a memory cap be that was asked for as a part of a GPU: see [`GpuCapacity::memory_for`].
-pub const LEEWAY_BYTES: u64 = 128 << 20;
 
 /// Who would have less than this of a GPU's time is better off on another one.
 const LITTLE_PERMILLE: u16 = 50;
@@ -151,25 +149,12 @@ impl GpuCapacity {
         self.memory_total_bytes.saturating_sub(self.memory_foreign_bytes).saturating_sub(self.memory_leased_bytes)
     }
 
-    /// The memory cap of `demand` here. One that was not asked for in bytes gives way to what the driver holds itself: an idle H100 or A100
-    /// (driver 535) has 4 MiB in use that are nobody's, and contexts take some MiB on nobody's account. Else shares that come to all of a
-    /// GPU could never be had together. No more than [`LEEWAY_BYTES`], or a sixteenth of what was asked for.
-    #[must_use]
-    pub fn memory_for(&self, demand: &Demand) -> u64 {
-        let asked_bytes = demand.memory_bytes(self.memory_total_bytes);
-        let free_bytes = self.memory_free_bytes();
-        let short_bytes = asked_bytes.saturating_sub(free_bytes);
-        let leeway_bytes = LEEWAY_BYTES.min(asked_bytes / 16).min(self.memory_foreign_bytes);
-        let is_exact = matches!(demand.memory, MemoryDemand::Bytes(_));
-        if is_exact || short_bytes > leeway_bytes { asked_bytes } else { asked_bytes - short_bytes }
-    }
-
     fn offer(&self, demand: &Demand) -> Offer {
         Offer {
             key: self.key.clone(),
             share_free_permille: self.share_free_for(demand.usage),
             memory_free_bytes: self.memory_free_bytes(),
-            memory_asked_bytes: self.memory_for(demand),
+            memory_asked_bytes: demand.memory_bytes(self.memory_total_bytes),
         }
     }
 }
@@ -279,7 +264,7 @@ pub fn place(gpus: &[GpuCapacity], demand: &Demand) -> Result<Placement, Refusal
         if gpu.users.in_the_way_of(demand.usage).is_some() {
             return None;
         }
-        let memory_bytes = gpu.memory_for(demand);
+        let memory_bytes = demand.memory_bytes(gpu.memory_total_bytes);
         let share_left_permille = gpu.share_free_for(demand.usage).checked_sub(demand.guaranteed_permille())?;
         let memory_left_bytes = gpu.memory_free_bytes().checked_sub(memory_bytes)?;
         Some(Fit { share_left_permille, memory_left_bytes, key: gpu.key.clone(), index, memory_bytes })
@@ -315,7 +300,7 @@ fn place_unbounded(gpus: &[GpuCapacity], demand: &Demand, wanted: usize) -> Resu
     let mut free = without_neighbours(gpus, demand, wanted)?;
     let asked_permille = if demand.usage == Use::TimeSliced { demand.guaranteed_permille() } else { 0 };
     let is_capped = demand.usage == Use::TimeSliced && demand.memory != MemoryDemand::Absent;
-    let cap_bytes = |gpu: &GpuCapacity| if is_capped { gpu.memory_for(demand) } else { 0 };
+    let cap_bytes = |gpu: &GpuCapacity| if is_capped { demand.memory_bytes(gpu.memory_total_bytes) } else { 0 };
     free.retain(|index| {
         let gpu = &gpus[*index];
         gpu.share_free_for(demand.usage) >= asked_permille && gpu.memory_free_bytes() >= cap_bytes(gpu)

@@ -111,7 +111,7 @@ pub(crate) fn capped_bytes(demand: &Demand, gpu: &GpuCapacity) -> u64 {
     match (demand.usage, demand.memory) {
         (Use::Whole, _) => gpu.memory_total_bytes,
         (Use::TimeSliced, MemoryDemand::Absent) => 0,
-        (Use::Sliced | Use::Mps | Use::TimeSliced, _) => gpu.memory_for(demand),
+        (Use::Sliced | Use::Mps | Use::TimeSliced, _) => demand.memory_bytes(gpu.memory_total_bytes),
     }
 }
 

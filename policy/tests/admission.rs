@@ -79,40 +79,6 @@ fn memory_defaults_to_the_fraction() {
     assert_eq!(bytes(MemoryDemand::Bytes(7)), Ok(7));
 }
 
-/// An idle H100 says that 4 MiB are in use, with no process.
-#[test]
-fn what_the_driver_holds_itself_keeps_no_share_from_anybody() {
-    const MIB: u64 = 1 << 20;
-    let idle = GpuCapacity { memory_foreign_bytes: 4 * MIB, ..gpu("a", 0, 0) };
-    let asked = |permille, memory| place(std::slice::from_ref(&idle), &demand(permille, memory));
-    let all = asked(1000, MemoryDemand::Absent).unwrap();
-    assert_eq!(all.memory_bytes, 24 * GIB - 4 * MIB);
-    assert_eq!(asked(300, MemoryDemand::Permille(1000)).unwrap().memory_bytes, all.memory_bytes);
-    assert!(matches!(asked(300, MemoryDemand::Bytes(24 * GIB)), Err(Refusal::Memory { .. })), "bytes are bytes");
-    assert_eq!(asked(300, MemoryDemand::Bytes(23 * GIB)).unwrap().memory_bytes, 23 * GIB);
-    let half = GpuCapacity { fraction_leased_permille: 500, memory_leased_bytes: 12 * GIB, ..idle.clone() };
-    let rest = place(std::slice::from_ref(&half), &demand(500, MemoryDemand::Absent)).unwrap();
-    assert_eq!(rest.memory_bytes, 12 * GIB - 4 * MIB);
-    assert_eq!(
-        check_update(
-            &half,
-            Held { guaranteed_permille: 0, memory_bytes: 0, memory_excess_bytes: 0 },
-            &demand(500, MemoryDemand::Absent)
-        ),
-        Ok(rest.memory_bytes)
-    );
-    // Somebody has taken more than that.
-    let beside = |foreign_bytes| {
-        let gpu = GpuCapacity { memory_foreign_bytes: foreign_bytes, ..half.clone() };
-        place(&[gpu], &demand(500, MemoryDemand::Absent)).map(|placed| placed.memory_bytes)
-    };
-    assert_eq!(beside(128 * MIB), Ok(12 * GIB - 128 * MIB));
-    assert!(matches!(beside(129 * MIB), Err(Refusal::Memory { .. })));
-    // Nor is what was promised to others given up.
-    let taken = GpuCapacity { memory_leased_bytes: 12 * GIB + 16 * MIB, ..half };
-    assert!(matches!(place(&[taken], &demand(500, MemoryDemand::Absent)), Err(Refusal::Memory { .. })));
-}
-
 #[test]
 fn refusals_say_what_is_free() {
     assert_eq!(place(&[], &demand(100, MemoryDemand::Absent)), Err(Refusal::NoGpu));

@@ -1,5 +1,5 @@
-//! A driver keeps a part of each GPU's memory for itself, which NVML's total has, and holds some of the rest, which no process
-//! has: four quarters are of what can be had, and each of them can be had, but for what nobody has.
+//! A driver keeps a part of each GPU's memory for itself, which NVML's total has: four quarters are of what can be had, and
+//! each of them can be had in full.
 
 use super::finish;
 use crate::failure::{Result, ensure};
@@ -16,7 +16,7 @@ const CONTEXT_MIB: u64 = 512;
 
 /// Four containers with a quarter each, which take as much as they get.
 pub fn run(inside: &Inside) -> Result<()> {
-    let host = Host::start_with_gpu(inside, &["--reserved-memory", "569MiB", "--held-memory", "4MiB"])?;
+    let host = Host::start_with_gpu(inside, &["--reserved-memory", "569MiB"])?;
     let outcome = fill(&host);
     finish(host, outcome)
 }
