@@ -76,11 +76,13 @@ check: ## Run the fast gates: format, lints, dependencies, rooms, symbols, texts
 	$(UNWINDING) $(CARGO) test $(CARGO_FLAGS) -p gpool-tests --test rooms --test symbols --test messages --test documentation \
 	    --test packages --test device_nodes
 
+# The programs that say their version have that of the package. No other build has one: each commit would have them linked anew.
+package: export GPOOL_VERSION = $(shell packaging/version.sh)
 package: ## Pack what is built: gpool and a simulated GPU as .deb, gpool as .rpm, into target/package
 	@tests/prepare.sh package
 	@$(MAKE) --no-print-directory build
 	rm -rf target/package
-	packaging/pack.sh $(STAGE) target/package
+	packaging/pack.sh $(STAGE) target/package "$$GPOOL_VERSION"
 	@ls -l target/package
 
 demo: ## Run the main job and judge it: three containers share one simulated GPU

@@ -68,7 +68,7 @@ use std::time::Duration;
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
-#[command(name = "gpool", version, after_help = EXIT_CODES_HELP, infer_long_args = false)]
+#[command(name = "gpool", version = gpool_protocol::version(), after_help = EXIT_CODES_HELP, infer_long_args = false)]
 pub struct Arguments {
     /// The supervisor's socket [default: socket.path of /etc/gpool/config.toml]
     #[arg(long, global = true, value_name = "PATH")]

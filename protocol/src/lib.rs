@@ -43,6 +43,7 @@ mod sizes;
 mod trial;
 mod update;
 mod usage;
+mod version;
 
 pub use audit::{AUDIT_FORM, Beginning, Numbered};
 pub use baseline::{Baseline, EnoughRequest, Unleased, UnleasedKind, UnleasedUse};
@@ -97,3 +98,4 @@ pub use sizes::{Sizes, SizesRow};
 pub use trial::{Trial, TrialRequest};
 pub use update::LeaseUpdate;
 pub use usage::{Usage, UsageBy, UsagePool, UsageRow};
+pub use version::{is_build, version};

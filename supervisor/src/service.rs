@@ -50,7 +50,7 @@ use std::time::Duration;
 
 /// The gpool host daemon: grants shares of GPUs to containers, paces them and accounts for them.
 #[derive(Parser)]
-#[command(version)]
+#[command(version = gpool_protocol::version())]
 struct Arguments {
     /// Configuration file; one that is not there is an empty one
     #[arg(long, value_name = "FILE", default_value = gpool_configuration::DEFAULT_PATH)]

@@ -4,10 +4,8 @@ use crate::arguments::Format;
 use crate::exit::Failure;
 use crate::output;
 use crate::table::format_duration;
-use gpool_protocol::{Client, SupervisorInfo};
+use gpool_protocol::{Client, SupervisorInfo, version};
 use serde_json::{Value, json};
-
-const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Shows the supervisor's version and settings, and this program's version beside it.
 pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
@@ -23,14 +21,14 @@ pub fn run(client: &Client, format: Format) -> Result<(), Failure> {
 
 /// This program, beside the supervisor.
 fn own() -> Value {
-    json!({"version": VERSION})
+    json!({"version": version()})
 }
 
 /// The same as in JSON: the supervisor's names, and integers. Nothing where there was no hand-off.
 fn render_csv(info: &SupervisorInfo) -> String {
     let optional = |value: Option<u64>| value.map(|value| value.to_string()).unwrap_or_default();
     let rows = [
-        ("client_version", VERSION.to_owned()),
+        ("client_version", version().to_owned()),
         ("version", info.version.clone()),
         ("pid", info.pid.to_string()),
         ("started_unix_ms", info.started_unix_ms.to_string()),
@@ -46,7 +44,7 @@ fn render_csv(info: &SupervisorInfo) -> String {
 
 fn facts(info: &SupervisorInfo) -> [(&'static str, String); 8] {
     [
-        ("client version", VERSION.to_owned()),
+        ("client version", version().to_owned()),
         ("supervisor version", info.version.clone()),
         ("supervisor pid", info.pid.to_string()),
         ("region version", info.region_version.to_string()),
@@ -78,6 +76,6 @@ mod tests {
         let fields = output::to_value(&info);
         let names: Vec<&str> = csv.lines().skip(1).filter_map(|line| line.split(',').next()).collect();
         assert!(fields.as_object().unwrap().keys().all(|field| names.contains(&field.as_str())), "{names:?}");
-        assert!(csv.contains(&format!("client_version,{VERSION}")) && own()["version"] == VERSION);
+        assert!(csv.contains(&format!("client_version,{}", version())) && own()["version"] == version());
     }
 }

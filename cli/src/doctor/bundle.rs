@@ -78,7 +78,7 @@ fn facts(host: &Surroundings) -> String {
     let modules: Vec<&str> = modules.lines().filter(|line| line.starts_with("nvidia")).collect();
     format!(
         "gpool {}\nkernel {}\ndistribution {distribution}\nGPUs' module:\n{}{}\n",
-        env!("CARGO_PKG_VERSION"),
+        gpool_protocol::version(),
         read(host, "/proc/version").trim(),
         read(host, "/proc/driver/nvidia/version"),
         modules.join("\n")

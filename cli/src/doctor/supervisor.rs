@@ -1,9 +1,9 @@
-//! The supervisor answers, and is of the same release as this program.
+//! The supervisor answers, and is of the same build as this program.
 
 use super::{Outcome, Surroundings};
 
 pub fn check(host: &Surroundings) -> Outcome {
-    let own = env!("CARGO_PKG_VERSION");
+    let own = gpool_protocol::version();
     match &host.info {
         Err(error) => Outcome::fail(error.message.clone(), error.remedy.clone()),
         Ok(info) if info.version != own => Outcome::warn(

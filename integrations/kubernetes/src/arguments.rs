@@ -11,7 +11,7 @@ use std::path::PathBuf;
 /// resource limits, and gpool-runtime gives them that. It waits for a kubelet and for the supervisor, and is needed for new pods
 /// alone.
 #[derive(Debug, Parser)]
-#[command(name = "gpool-device-plugin", version)]
+#[command(name = "gpool-device-plugin", version = gpool_protocol::version())]
 pub struct Arguments {
     /// The supervisor's socket, as [socket] path of its configuration has it
     #[arg(long, value_name = "PATH", default_value = DEFAULT_SOCKET)]

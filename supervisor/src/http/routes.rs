@@ -324,7 +324,7 @@ fn info(leases: &Leases, identity: &Identity) -> SupervisorInfo {
     let statistics = leases.gatekeeper.recent_statistics();
     let handoffs = statistics.handoffs;
     SupervisorInfo {
-        version: env!("CARGO_PKG_VERSION").into(),
+        version: gpool_protocol::version().into(),
         pid: HostPid(std::process::id()),
         started_unix_ms: identity.started_unix_ms,
         region_version: VERSION,

@@ -211,7 +211,7 @@ fn render(moment: &Moment) -> String {
 }
 
 fn of_the_supervisor(page: &mut Page, moment: &Moment) {
-    page.add(Family::BuildInfo, &[("version", env!("CARGO_PKG_VERSION"))], 1.0);
+    page.add(Family::BuildInfo, &[("version", gpool_protocol::version())], 1.0);
     page.add(Family::StartTime, &[], moment.started_unix_ms as f64 / 1000.0);
     moment.own.show(page);
     let mut by_state: BTreeMap<&str, u64> = [
