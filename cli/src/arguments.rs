@@ -267,6 +267,9 @@ pub enum Verb {
     Run(Box<RunOptions>),
     /// Tell container engines of gpool's runtime, or take that back
     Runtime {
+        /// Where the files are listed through which engines were told, but for the usual ones; for tests
+        #[arg(long, hide = true, value_name = "FILE")]
+        told_files: Option<PathBuf>,
         /// What to do with them.
         #[command(subcommand)]
         verb: RuntimeVerb,

@@ -45,7 +45,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
         Verb::Doctor(checkup) => return commands::doctor::run(checkup, arguments.socket.as_deref()),
         Verb::Config { verb } => return commands::config::run(verb, arguments.socket.as_deref()),
         Verb::Simulate(simulation) => return commands::simulate::run(simulation, || arguments.client()),
-        Verb::Runtime { verb } => return commands::runtime::run(verb),
+        Verb::Runtime { told_files, verb } => return commands::runtime::run(verb, told_files.as_deref()),
         Verb::Audit { verb } => return commands::audit::run(verb, || arguments.client()),
         Verb::Run(options) => return commands::run::run(options),
         Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),

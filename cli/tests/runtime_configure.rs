@@ -10,11 +10,12 @@ use tempfile::TempDir;
 /// A directory with an executable `gpool-runtime` in it.
 struct Place {
     directory: TempDir,
+    list: TempDir,
 }
 
 impl Place {
     fn new() -> Self {
-        let place = Place { directory: tempfile::tempdir().unwrap() };
+        let place = Place { directory: tempfile::tempdir().unwrap(), list: tempfile::tempdir().unwrap() };
         place.program("gpool-runtime", "exit 0");
         place
     }
@@ -30,13 +31,21 @@ impl Place {
 
     /// `gpool runtime VERB --runtime ENGINE --config FILE MORE...`, with the directory first in PATH.
     fn gpool(&self, verb: &str, engine: &str, file: &str, more: &[&str]) -> Output {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_gpool"));
-        command.args(["runtime", verb, "--runtime", engine, "--config"]).arg(self.path(file)).args(more);
+        let mut command = self.command();
+        command.args([verb, "--runtime", engine, "--config"]).arg(self.path(file)).args(more);
         if verb == "configure" {
             command.arg("--runtime-path").arg(self.path("gpool-runtime"));
         }
+        command.output().unwrap()
+    }
+
+    /// `gpool runtime` with a list of the files that is beside the directory, and with the directory first in PATH.
+    fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_gpool"));
+        command.args(["runtime", "--told-files"]).arg(self.list.path().join("engine-files"));
         let path = std::env::var("PATH").unwrap_or_default();
-        command.env("PATH", format!("{}:{path}", self.directory.path().display())).output().unwrap()
+        command.env("PATH", format!("{}:{path}", self.directory.path().display()));
+        command
     }
 
     fn names(&self) -> Vec<String> {
@@ -276,8 +285,51 @@ fn crio_is_not_told_while_a_hook_of_podman_s_would_stop_it() {
 }
 
 #[test]
+fn files_that_were_named_are_remembered_until_they_are_as_before() {
+    let place = Place::new();
+    let list = place.list.path().join("engine-files");
+    let rows = || {
+        let shown = done(place.command().args(["status", "--runtime", "docker", "--format", "csv"]).output().unwrap());
+        shown.lines().skip(1).map(str::to_owned).collect::<Vec<_>>()
+    };
+    done(place.gpool("configure", "docker", "daemon.json", &["--dry-run"]));
+    assert!(!list.exists() && rows().len() == 1, "a dry run changes nothing");
+    done(place.gpool("configure", "docker", "daemon.json", &[]));
+    let file = place.path("daemon.json").display().to_string();
+    let found = rows();
+    assert!(found.len() == 2 && found[1].contains(",configured,no,") && found[1].contains(&file), "{found:?}");
+    // Taken out by hand, then exactly.
+    fs::write(&file, "{}").unwrap();
+    assert_eq!(rows().len(), 1);
+    fs::write(&file, "{").unwrap();
+    assert!(rows()[1].contains(",broken,"));
+    fs::write(&file, "{}").unwrap();
+    done(place.gpool("unconfigure", "docker", "daemon.json", &[]));
+    assert!(!list.exists());
+}
+
+#[test]
+fn containers_that_keep_another_runtime_are_counted() {
+    let place = Place::new();
+    place.program("dockerd", "exit 0");
+    let answers = "case \"$1\" in ps) echo a; echo b; echo c;; inspect) shift 5; \
+                   for id in \"$@\"; do test $id = b && echo gpool || echo runc; done;; esac";
+    place.program("docker", answers);
+    assert!(
+        !done(place.gpool("configure", "docker", "daemon.json", &[])).contains("keep the runtime"),
+        "no default is changed"
+    );
+    let said = done(place.gpool("configure", "docker", "daemon.json", &["--set-as-default"]));
+    assert!(said.contains("2 container(s) that are there already keep"), "{said}");
+    place.program("docker", "exit 1");
+    let said = done(place.gpool("configure", "docker", "daemon.json", &["--set-as-default"]));
+    assert!(said.contains("until they are made anew"), "{said}");
+}
+
+#[test]
 fn all_engines_have_a_state() {
-    let output = Command::new(env!("CARGO_BIN_EXE_gpool")).args(["runtime", "status", "--format", "json"]).output();
+    let place = Place::new();
+    let output = place.command().args(["status", "--format", "json"]).output();
     let shown: serde_json::Value = serde_json::from_str(&done(output.unwrap())).unwrap();
     let engines: Vec<_> = shown["engines"].as_array().unwrap().iter().map(|state| state["engine"].clone()).collect();
     assert_eq!(engines, ["docker", "podman", "containerd", "crio"]);

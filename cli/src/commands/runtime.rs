@@ -3,7 +3,7 @@
 use crate::arguments::{Format, RuntimeVerb};
 use crate::engines::change::{self, Change};
 use crate::engines::checker::{self, Verdict};
-use crate::engines::{Defect, Engine, Entry, file};
+use crate::engines::{Defect, Engine, Entry, dockerd, file, told_files};
 use crate::exit::{ExitStatus, Failure, unusable as unusable_configuration};
 use crate::output::{self, text};
 use gpool_protocol::ErrorCode;
@@ -12,7 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 /// Tells engines of gpool, or shows what they have been told. No supervisor is asked.
-pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
+pub fn run(verb: &RuntimeVerb, told: Option<&Path>) -> Result<(), Failure> {
+    let of_host =
+        || gpool_configuration::state_dir(Path::new(gpool_configuration::DEFAULT_PATH)).join(told_files::NAME);
+    let told = told.map_or_else(of_host, Path::to_owned);
     match verb {
         RuntimeVerb::Configure { engine, config, runtime_path, set_as_default, dry_run } => {
             let path = config.as_deref().unwrap_or(engine.default_file());
@@ -21,6 +24,10 @@ pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
             let configuration = configuration.map_err(|error| unusable_configuration(&error))?;
             let low_level = low_level(&configuration.runtime)?;
             let wanted = Entry { runtime: runtime_path.clone(), is_default: *set_as_default };
+            if *engine == Engine::Docker {
+                let agree = dockerd::require_agreement(&dockerd::command_lines(), path, config.is_some(), &wanted);
+                agree.map_err(|defect| refusal(path, &defect))?;
+            }
             let change = change::configure(*engine, path, &wanted, &low_level);
             let change = change.map_err(|defect| refusal(path, &defect))?;
             if *set_as_default && change.after.as_ref().is_some_and(|text| engine.builds_with_runtime(text)) {
@@ -30,18 +37,54 @@ pub fn run(verb: &RuntimeVerb) -> Result<(), Failure> {
                     path.display()
                 );
             }
-            finish(&change, path, *dry_run, "knows gpool")
+            // Before the change: a file too many on the list does no harm.
+            if !dry_run && let Err(error) = told_files::note(&told, *engine, path) {
+                eprintln!(
+                    "{} cannot be written ({error}): neither gpool doctor nor a removal of the package will know of {}",
+                    told.display(),
+                    path.display()
+                );
+            }
+            finish(&change, path, *dry_run, "knows gpool")?;
+            if *set_as_default && !dry_run && *engine == Engine::Docker {
+                tell_of_old_containers(dockerd::containers_of_others());
+            }
+            Ok(())
         }
         RuntimeVerb::Unconfigure { engine, config, dry_run } => {
             let path = config.as_deref().unwrap_or(engine.default_file());
             let change = change::unconfigure(*engine, path).map_err(|defect| refusal(path, &defect))?;
-            finish(&change, path, *dry_run, "knows nothing of gpool")
+            finish(&change, path, *dry_run, "knows nothing of gpool")?;
+            if !dry_run && let Err(error) = told_files::forget(&told, *engine, path) {
+                eprintln!("{} cannot be written ({error})", told.display());
+            }
+            Ok(())
         }
         RuntimeVerb::Status { engine, config, format } => {
             let engines = engine.map_or(Engine::ALL.to_vec(), |engine| vec![engine]);
-            let states = engines.into_iter().map(|engine| state(engine, config.as_deref())).collect();
-            show(states, *format)
+            let others = if config.is_none() { told_files::read(&told) } else { Vec::new() };
+            let states = engines.into_iter().flat_map(|engine| {
+                let others = others.iter().filter(move |(its, _)| *its == engine);
+                // One that was told of gpool and knows nothing of it any more is a file like all others.
+                let others = others.map(move |(_, path)| state(engine, Some(path))).filter(State::is_told);
+                std::iter::once(state(engine, config.as_deref())).chain(others)
+            });
+            show(states.collect(), *format)
         }
+    }
+}
+
+/// A container keeps the runtime that it was made with.
+fn tell_of_old_containers(others: Option<usize>) {
+    match others {
+        Some(0) => {}
+        Some(count) => eprintln!(
+            "{count} container(s) that are there already keep the runtime that they were made with, also when they are started again: \
+             make them anew for gpool to be theirs"
+        ),
+        None => eprintln!(
+            "containers that are there already keep the runtime that they were made with, until they are made anew"
+        ),
     }
 }
 
@@ -127,6 +170,15 @@ struct State {
     problem: Option<String>,
 }
 
+impl State {
+    /// Whether the file says something of gpool, or cannot be read.
+    fn is_told(&self) -> bool {
+        self.state != NOT_CONFIGURED
+    }
+}
+
+const NOT_CONFIGURED: &str = "not configured";
+
 fn state(engine: Engine, config: Option<&Path>) -> State {
     let path = config.unwrap_or(engine.default_file());
     let found = file::read(path)
@@ -142,7 +194,7 @@ fn state(engine: Engine, config: Option<&Path>) -> State {
     let state = match (&entry, &problem) {
         (_, Some(_)) => "broken",
         (Some(_), None) => "configured",
-        (None, None) => "not configured",
+        (None, None) => NOT_CONFIGURED,
     };
     let default = entry.as_ref().is_some_and(|entry| entry.is_default);
     State {

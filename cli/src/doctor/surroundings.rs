@@ -1,5 +1,6 @@
 //! What the checks look at, asked once.
 
+use crate::engines::dockerd::Today;
 use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{
     Client, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuView, GuardedProcess, LeaseView, OutsideProcess,
@@ -25,6 +26,8 @@ pub struct Surroundings {
     pub configuration: Result<Configuration, ConfigurationError>,
     /// Wall time now, milliseconds since 1970.
     pub now_unix_ms: u64,
+    /// What the dockerd that runs knows; none if it was not asked or does not say.
+    pub docker: Option<Today>,
     /// The supervisor about itself.
     pub info: Result<SupervisorInfo, ErrorBody>,
     /// The driver and the shims, as the supervisor sees them.
@@ -60,6 +63,7 @@ impl Surroundings {
             configuration_path: configuration_path.to_owned(),
             configuration_files,
             configuration,
+            docker: Today::of_this_host(),
             now_unix_ms: u64::try_from(jiff::Timestamp::now().as_millisecond()).unwrap_or_default(),
             driver: ask(&client, gone, "/v1/driver"),
             gpus: ask(&client, gone, "/v1/gpus"),

@@ -118,6 +118,7 @@ pub(super) fn healthy(root: &Path) -> Surroundings {
         configuration_path: root.join("etc/gpool/config.toml"),
         configuration_files: vec!["/etc/gpool/config.toml".into()],
         configuration: Ok(Default::default()),
+        docker: None,
         now_unix_ms: 1_700_000_000_000,
         info: Ok(info),
         driver: Ok(driver),

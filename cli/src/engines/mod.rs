@@ -2,16 +2,19 @@
 //!
 //! Each engine's file is changed as a text: a pure function takes what is there and gives what shall be there
 //! ([`Engine::with_entry`], [`Engine::without_entry`]). Around that lie [`change`], which decides what is done,
-//! [`checker`], which lets the engine judge the new text before it is in force, and [`file`], which puts it there.
+//! [`checker`], which lets the engine judge the new text before it is in force, and [`file`], which puts it there. [`told_files`] has
+//! the files where nobody would look.
 
 pub mod change;
 pub mod checker;
 mod containerd;
 pub mod crio;
 mod docker;
+pub mod dockerd;
 pub mod file;
 pub mod oci_hooks;
 pub mod podman;
+pub mod told_files;
 
 use std::path::{Path, PathBuf};
 

@@ -46,7 +46,8 @@ impl Containerd {
         let network = write_network(network)?;
         let file = write_settings("", &format!("{plugin}sandbox_image = \"docker.io/library/{PAUSE}\"\n\n{network}"))?;
         let mut gpool = Command::new(stage.program("gpool"));
-        gpool.args(["runtime", "configure", "--runtime", "containerd", "--config", &file, "--runtime-path"]);
+        gpool.args(["runtime", "--told-files", super::engine::TOLD_FILES, "configure", "--runtime", "containerd"]);
+        gpool.args(["--config", &file, "--runtime-path"]);
         succeeded("gpool runtime configure", gpool.arg(&runtime).output().context("gpool")?)?;
         let containerd = Self { process: run(&file)?, runtime, cgroup_parent: cgroup_parent.to_owned() };
         engine.docker_text(&["create", "--runtime=runc", "--name=pause", image::NAME, "true"])?;

@@ -12,6 +12,8 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const HOME: &str = "/run/gpool-docker";
+/// Where the engines' files are listed, in place of a directory that is not this host's alone.
+pub const TOLD_FILES: &str = "/run/gpool-told-files";
 
 /// Debian's client: a machine may have another one in front of it.
 const DOCKER: &str = "/usr/bin/docker";
@@ -142,7 +144,8 @@ fn client(arguments: &[&str]) -> Command {
 /// Tells Docker of the runtime as a person would.
 fn configure(stage: &Stage, file: &str) -> Result<()> {
     let mut gpool = Command::new(stage.program("gpool"));
-    gpool.args(["runtime", "configure", "--runtime", "docker", "--config", file, "--runtime-path"]);
+    gpool.args(["runtime", "--told-files", TOLD_FILES, "configure", "--runtime", "docker", "--config", file]);
+    gpool.arg("--runtime-path");
     let output = gpool.arg(stage.program("gpool-runtime")).output().context("gpool")?;
     succeeded("gpool runtime configure", output).map(drop)
 }

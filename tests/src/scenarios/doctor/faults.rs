@@ -12,7 +12,7 @@ use std::process::Command;
 const DROP_IN: &str = "/etc/gpool/conf.d/50-fault.toml";
 const CONFIGURATION: &str = "/etc/gpool/config.toml";
 const SOCKET: &str = "/run/gpool/gpool.sock";
-const DAEMON: &str = "/etc/docker/daemon.json";
+pub const DAEMON: &str = "/etc/docker/daemon.json";
 const HOOK_FILE: &str = "/etc/containers/oci/hooks.d/50-gpool.json";
 const CLOCK_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
 

@@ -50,7 +50,17 @@ fn set_up(host: &Host) -> Result<()> {
         ensure(status.success(), || format!("{program} ended with {status}"))?;
     }
     let runtime = host.stage.program("gpool-runtime").display().to_string();
-    let output = host.gpool(&["runtime", "configure", "--runtime", "docker", "--runtime-path", &runtime])?;
+    // Named, because the dockerd that runs here reads another one.
+    let output = host.gpool(&[
+        "runtime",
+        "configure",
+        "--runtime",
+        "docker",
+        "--config",
+        faults::DAEMON,
+        "--runtime-path",
+        &runtime,
+    ])?;
     ensure(output.status.success(), || format!("runtime configure: {output:?}"))
 }
 
