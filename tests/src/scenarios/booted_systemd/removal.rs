@@ -10,6 +10,9 @@ const FIND: &str = "find / -xdev \\( -name '*gpool*' -o -path '*/oci/hooks.d/*' 
                     -not -path '/root/*' -not -path '/var/lib/docker/*' -not -path '/var/lib/dpkg/*' \
                     -not -path '/old-root*' | sort; ls -d /run/gpool /etc/gpool 2> /dev/null || true";
 
+/// A file by which no dockerd here is started, and which is told of gpool all the same.
+const OTHER_FILE: &str = "/opt/daemon.json";
+
 /// What was there before gpool.
 #[derive(Debug)]
 pub struct Clean {
@@ -35,9 +38,10 @@ impl Clean {
 /// A removal that is given up, by the scripts as dpkg calls them for it: engines know gpool as before, and it serves.
 fn given_up(booted: &Booted) -> Result<()> {
     const HOOK: &str = "/usr/share/gpool/oci-hooks.d/50-gpool.json";
+    booted.sh(&format!("gpool runtime configure --runtime docker --config {OTHER_FILE}"))?;
     let told = booted.sh("gpool runtime status --format csv")?;
-    ensure(told.contains("docker,yes,configured,"), || format!("engines are told {told}"))?;
-    booted.sh(&format!("/var/lib/dpkg/info/gpool.prerm remove 2>&1 && test ! -e {HOOK}"))?;
+    ensure(told.matches("docker,yes,configured,").count() == 2, || format!("engines are told {told}"))?;
+    booted.sh(&format!("/var/lib/dpkg/info/gpool.prerm remove 2>&1 && test ! -e {HOOK} && test ! -e {OTHER_FILE}"))?;
     booted.sh("gpool runtime status --runtime docker --format csv | grep -q 'not configured'")?;
     booted.sh(&format!("/var/lib/dpkg/info/gpool.postinst abort-remove 2>&1 && test -e {HOOK}"))?;
     let again = booted.sh("gpool runtime status --format csv")?;
@@ -63,6 +67,7 @@ pub fn removed(booted: &Booted, tenants: &mut Tenants<'_>) -> Result<()> {
     let text = fs::read_to_string(&file).unwrap_or_default();
     ensure(text == DAEMON_JSON, || format!("Docker's configuration is {text}"))?;
     booted.sh("test ! -e /usr/share/gpool/oci-hooks.d/50-gpool.json && test ! -e /usr/sbin/gpool-supervisor")?;
+    booted.sh(&format!("test ! -e {OTHER_FILE}"))?;
     booted.sh("! systemctl --quiet is-active gpool-supervisor.service && docker run --rm debian:12 true")?;
     super::device_plugin::is_gone(booted)?;
     super::gpu_tests::is_gone(booted)?;
