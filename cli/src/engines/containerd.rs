@@ -49,6 +49,7 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
         ));
     };
     let mut document = read(text.unwrap_or_default())?;
+    require_pods(effective)?;
     if document.is_empty() {
         document["version"] = value(2);
     }
@@ -101,6 +102,19 @@ pub fn with_entry(text: Option<&str>, wanted: &Entry, facts: &Facts) -> Result<S
         None => {}
     }
     Ok(document.to_string())
+}
+
+/// Refuses a containerd that makes no pods, as Docker's own package has it: it would take the entry and never read it.
+fn require_pods(effective: &toml::Table) -> Result<(), Defect> {
+    let off = effective.get("disabled_plugins").and_then(toml::Value::as_array);
+    let is_of_pods = |name: &&str| *name == "cri" || PLUGINS.iter().any(|(_, plugin)| plugin == name);
+    match off.and_then(|off| off.iter().filter_map(toml::Value::as_str).find(is_of_pods)) {
+        None => Ok(()),
+        Some(name) => Err(Defect(format!(
+            "has {name} in disabled_plugins, so that this containerd makes no pods and nothing would follow from the entry; Docker \
+             needs none here (gpool runtime configure --runtime docker), nor does ctr --runc-binary; for Kubernetes take {name} out first"
+        ))),
+    }
 }
 
 /// The runtime beside gpool's that the text names as the default, where one of the two leaves cgroups to systemd and the other does not;
@@ -212,7 +226,10 @@ fn plugin(document: &DocumentMut) -> Result<&'static str, Defect> {
     let version = version(document);
     PLUGINS.iter().find(|(known, _)| *known == version).map(|(_, plugin)| *plugin).ok_or_else(|| {
         let remedy = match version < PLUGINS[0].0 {
-            true => "containerd config migrate makes one",
+            true => {
+                "write version = 2 at its top, and each section [plugins.cri...] as [plugins.\"io.containerd.grpc.v1.cri\"...]; \
+                 containerd 2.0 and newer print it so with containerd config migrate"
+            }
             false => "use a gpool that knows it, or add gpool by hand",
         };
         Defect(format!("has version {version} of containerd's format, and gpool knows 2, 3 and 4; {remedy}"))

@@ -172,3 +172,19 @@ fn a_runtime_that_would_be_lost_or_changed_is_seen() {
     assert_eq!(require_effect(&before, &kept, &wanted(false)), Ok(()));
     assert!(require_effect(&before, &before, &wanted(false)).unwrap_err().0.contains("no effect"));
 }
+
+/// Docker's package containerd.io ships such a file.
+#[test]
+fn a_containerd_that_makes_no_pods_is_told_apart_from_one_whose_file_is_old() {
+    let shipped = "disabled_plugins = [\"cri\"]\n\n#root = \"/var/lib/containerd\"\n";
+    let mut printed = Facts { effective: Some(shipped.parse().unwrap()), ..Facts::default() };
+    let refusal = with_entry(Some(shipped), &wanted(false), &printed).unwrap_err();
+    assert!(refusal.0.contains("has cri in disabled_plugins") && refusal.0.contains("--runtime docker"), "{refusal}");
+    // By its long name, in a file of today; elsewhere than in the file itself, too.
+    let long = "version = 3\ndisabled_plugins = [\"io.containerd.cri.v1.runtime\"]\n";
+    printed.effective = Some(long.parse().unwrap());
+    let refusal = with_entry(Some("version = 3\n"), &wanted(false), &printed).unwrap_err();
+    assert!(refusal.0.contains("makes no pods"), "{refusal}");
+    let old = with_entry(Some("root = \"/data\"\n"), &wanted(false), &facts("io.containerd.grpc.v1.cri")).unwrap_err();
+    assert!(old.0.contains("version = 2 at its top") && old.0.contains("2.0 and newer"), "{old}");
+}
