@@ -35,12 +35,61 @@ pub fn load_or_last(path: &Path) -> Result<(Configuration, Option<ConfigurationE
 fn read(state_dir: &Path) -> Option<Configuration> {
     let file = state_dir.join(NAME);
     let text = std::fs::read(&file).ok()?;
-    let read = serde_json::from_slice::<Configuration>(&text).map_err(|cause| cause.to_string());
+    let read = understood(&text).map_err(|cause| cause.to_string());
     let usable = read.and_then(|its| check(&its).map(|()| its).map_err(|cause| cause.to_string()));
     let unusable = |cause: String| {
         log::line(Priority::Error, format_args!("{} cannot be used either: {cause}", file.display()));
     };
     usable.map_err(unusable).ok()
+}
+
+/// What was written down, but for keys that a newer version has written and this one does not know: with those it would be of no use
+/// after a way back to this version, when the files have them, too.
+fn understood(text: &[u8]) -> Result<Configuration, serde_json::Error> {
+    let whole = serde_json::from_slice(text);
+    if whole.as_ref().err().is_none_or(|cause| !cause.to_string().starts_with(UNKNOWN)) {
+        return whole;
+    }
+    let mut value: Value = serde_json::from_slice(text)?;
+    leave_unknown_out(&mut value, "", &|inner| inner);
+    serde_json::from_str(&value.to_string())
+}
+
+/// How serde begins a refusal of a key, before the key.
+const UNKNOWN: &str = "unknown field `";
+
+/// `within` makes a configuration of nothing but `value`, which stands at `name`.
+fn leave_unknown_out(value: &mut Value, name: &str, within: &dyn Fn(Value) -> Value) {
+    match value {
+        Value::Object(table) => {
+            let keys: Vec<String> = table.keys().cloned().collect();
+            for key in keys {
+                let name = if name.is_empty() { key.clone() } else { format!("{name}.{key}") };
+                let within = |inner: Value| within(Value::Object([(key.clone(), inner)].into_iter().collect()));
+                if is_unknown(&key, &within(Value::Null)) {
+                    table.remove(&key);
+                    log::line(
+                        Priority::Warning,
+                        format_args!(
+                            "{name} was taken over by a newer version, is no key of this one, and is left out"
+                        ),
+                    );
+                } else if let Some(inner) = table.get_mut(&key) {
+                    leave_unknown_out(inner, &name, &within);
+                }
+            }
+        }
+        Value::Array(values) => {
+            let within = |inner: Value| within(Value::Array(vec![inner]));
+            values.iter_mut().for_each(|inner| leave_unknown_out(inner, name, &within));
+        }
+        _ => {}
+    }
+}
+
+fn is_unknown(key: &str, alone: &Value) -> bool {
+    let read = serde_json::from_str::<Configuration>(&alone.to_string());
+    read.is_err_and(|cause| cause.to_string().starts_with(&format!("{UNKNOWN}{key}`")))
 }
 
 /// What is not as by default: a key that nobody has set is nothing that an older supervisor would have to know.
@@ -165,5 +214,27 @@ mod tests {
         beyond.queue.places = usize::MAX;
         state_file::write(&directory.path().join(NAME), &set_by_somebody(&beyond)).unwrap();
         assert_eq!(read(directory.path()), None, "what this version does not take");
+    }
+
+    #[test]
+    fn keys_of_a_newer_version_are_left_out_and_the_rest_holds() {
+        let directory = tempfile::tempdir().unwrap();
+        let text = "[lease]\nhold_ms = 7000\n[class.batch]\nfail_open = false\n[quota.team.a]\ngpus = \"1\"\n\
+                    [[driver.mount]]\nsource = \"/run/x\"\n[reservation.serving]\nteams = [\"a\"]\ngpus = 1\nfraction = \"0.5\"\n";
+        let configuration = gpool_configuration::parse(Path::new("x"), text).unwrap();
+        let written = set_by_somebody(&configuration);
+        let mut newer = written.clone();
+        newer["novel"] = serde_json::json!({"a": {"b": [1, 2]}});
+        newer["lease"]["novel"] = serde_json::json!(0.5);
+        newer["class"]["batch"]["novel"] = serde_json::json!("x");
+        newer["quota"]["team"]["a"]["novel"] = serde_json::json!(null);
+        newer["driver"]["mount"][0]["novel"] = serde_json::json!(true);
+        newer["reservation"]["serving"]["novel"] = serde_json::json!([]);
+        state_file::write(&directory.path().join(NAME), &newer).unwrap();
+        assert_eq!(read(directory.path()), Some(configuration));
+        // What it does know, and not so, is not made out.
+        newer["lease"]["hold_ms"] = serde_json::json!("soon");
+        state_file::write(&directory.path().join(NAME), &newer).unwrap();
+        assert_eq!(read(directory.path()), None);
     }
 }
