@@ -1,6 +1,6 @@
 //! The control files of a `.deb`.
 
-use crate::manifest::{Deb, Manifest, newer};
+use crate::manifest::{Deb, Manifest};
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -52,11 +52,11 @@ fn text(manifest: &Manifest, deb: &Deb, version: &str, glibc: &str, size_kib: u6
     text
 }
 
-/// With the glibc that the files need, if that is newer.
+/// With the glibc that the files need.
 fn depends(said: &str, glibc: &str) -> String {
-    let part = |part: &str| match part.trim().strip_prefix("libc6 (>= ").and_then(|rest| rest.strip_suffix(')')) {
-        Some(least) => format!("libc6 (>= {})", newer(least, glibc)),
-        None => part.trim().to_owned(),
+    let part = |part: &str| match part.trim() {
+        libc if libc.starts_with("libc6 (>= ") => format!("libc6 (>= {glibc})"),
+        other => other.to_owned(),
     };
     said.split(',').map(part).collect::<Vec<_>>().join(", ")
 }
@@ -79,6 +79,6 @@ mod tests {
     #[test]
     fn the_glibc_that_is_needed_is_asked_for_and_the_rest_stays() {
         assert_eq!(depends("libc6 (>= 2.34), libgcc-s1", "2.36"), "libc6 (>= 2.36), libgcc-s1");
-        assert_eq!(depends("libc6 (>= 2.34),  init-system-helpers", "2.17"), "libc6 (>= 2.34), init-system-helpers");
+        assert_eq!(depends("libc6 (>= 2.34),  init-system-helpers", "2.31"), "libc6 (>= 2.31), init-system-helpers");
     }
 }

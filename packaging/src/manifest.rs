@@ -112,23 +112,3 @@ impl Manifest {
         })
     }
 }
-
-/// A version as numbers: 2.36 is newer than 2.4.
-fn numbers(version: &str) -> Vec<u64> {
-    version.split('.').map(|part| part.trim().parse().unwrap_or(0)).collect()
-}
-
-/// `said`, a version, or `needed` if that is newer.
-pub fn newer<'a>(said: &'a str, needed: &'a str) -> &'a str {
-    if numbers(needed) > numbers(said) { needed } else { said }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn versions_are_numbers_between_points() {
-        assert_eq!((newer("2.34", "2.4"), newer("2.34", "2.36"), newer("2.34", "2.34.1")), ("2.34", "2.36", "2.34.1"));
-    }
-}

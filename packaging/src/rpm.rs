@@ -1,6 +1,6 @@
 //! The specification of an `.rpm` for `rpmbuild`, of a tree that is there already.
 
-use crate::manifest::{Manifest, newer};
+use crate::manifest::Manifest;
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
@@ -26,8 +26,8 @@ pub fn specification(
 ) -> io::Result<String> {
     let rpm = &manifest.metadata.generate_rpm;
     let mut text = AS_THEY_ARE.to_owned();
-    let requires = rpm.requires.iter().map(|(name, asked)| match (name.as_str(), asked.strip_prefix(">= ")) {
-        ("glibc", Some(least)) => format!("glibc >= {}", newer(least, glibc)),
+    let requires = rpm.requires.iter().map(|(name, asked)| match name.as_str() {
+        "glibc" => format!("glibc >= {glibc}"),
         _ => wanted(name, asked),
     });
     let fields = [

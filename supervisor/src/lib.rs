@@ -57,6 +57,7 @@
 #[macro_use]
 mod log;
 
+mod absent_driver;
 mod attendant;
 mod audit;
 mod auditor;

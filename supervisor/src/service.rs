@@ -1,5 +1,6 @@
 //! Starting up in order: configuration, one instance, GPUs, privileges given up, gates, leases that were, and the socket last.
 
+use crate::absent_driver;
 use crate::attendant::Mailbox;
 use crate::audit;
 use crate::bell::Bell;
@@ -137,6 +138,7 @@ pub fn main() -> ExitCode {
         log::line(Priority::Error, format_args!("{}", mps::become_daemon(&configuration, &id)));
         return ExitCode::FAILURE;
     }
+    let (driver, socket) = (configuration.driver.clone(), configuration.socket.path.clone());
     let served = match arguments.mount_regions {
         true => region::mount_for_others(&configuration.paths.run_dir),
         false => {
@@ -157,8 +159,18 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             log::line(Priority::Error, format_args!("{error}"));
+            let is_without_driver = !arguments.mount_regions && absent_driver::is_so(&driver);
+            if is_without_driver {
+                log::line(
+                    Priority::Error,
+                    format_args!(
+                        "no driver is loaded; gpool-driver.service starts this again when one is, and once a minute"
+                    ),
+                );
+                absent_driver::turn_away(&socket);
+            }
             log::finish();
-            ExitCode::FAILURE
+            if is_without_driver { ExitCode::from(absent_driver::STATUS) } else { ExitCode::FAILURE }
         }
     }
 }

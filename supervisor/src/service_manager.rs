@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Stands before a lease's id in the name of its descriptor in the store. The listening socket has its unit's name.
@@ -68,8 +69,12 @@ pub fn systemctl(verb: &str, unit: &str, patience: Duration) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other(said.trim().to_owned())) }
 }
 
-/// The listening socket at `path` among those that were handed over. Called once: it takes the descriptor.
+/// The listening socket at `path` among those that were handed over, for who asks first: it takes the descriptor.
 pub fn socket_at(path: &Path) -> Option<UnixListener> {
+    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+    if IS_TAKEN.swap(true, Ordering::Relaxed) {
+        return None;
+    }
     let handed = handed_over().iter().filter(|(_, name)| kept_for(name).is_none());
     let found = handed.map(|(fd, _)| *fd).find(|fd| {
         // SAFETY: descriptors that were handed over are open, and of those with such a name none is taken but below.

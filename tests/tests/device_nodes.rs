@@ -75,6 +75,21 @@ fn a_driver_that_hangs_holds_a_boot_up_for_a_moment_only() {
     }
 }
 
+/// The driver is loaded at each boot, and a supervisor that somebody has disabled stays off.
+#[test]
+fn the_driver_starts_a_supervisor_that_is_enabled_alone() {
+    let read = |name: &str| fs::read_to_string(format!("{UNITS}/{name}")).unwrap();
+    let (rule, unit) = (read("60-gpool.rules"), read("gpool-driver.service"));
+    let wants = rule.split_once("ENV{SYSTEMD_WANTS}+=\"").unwrap().1.split('"').next().unwrap();
+    assert_eq!(wants, "gpool-devices.service gpool-driver.service");
+    let command = |key: &str| unit.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    assert!(command("ExecCondition=").ends_with("systemctl --quiet is-enabled gpool-supervisor.service"), "{unit}");
+    assert!(command("ExecStart=").ends_with("start gpool-supervisor.service"), "{unit}");
+    // Where nothing but the supervisor's own start loads the driver, no event comes.
+    assert!(read("gpool-supervisor.service").contains("\nOnFailure=gpool-driver.timer\n"));
+    assert!(read("gpool-driver.timer").contains("PartOf=gpool-supervisor.service"), "one that was stopped stays so");
+}
+
 #[test]
 fn nodes_elsewhere_are_not_nvidia_modprobes() {
     let (proc_dir, nodes) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());

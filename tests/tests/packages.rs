@@ -32,7 +32,20 @@ fn both_packages_hold_the_same_files() {
     // Debian's own helper enables the units there.
     let is_preset = |file: &(String, String, String)| file.1.contains("system-preset");
     assert_eq!(rpm.iter().filter(|file| is_preset(file)).count(), 1);
-    assert_eq!(deb, rpm.into_iter().filter(|file| !is_preset(file)).collect::<Vec<_>>());
+    // Each zsh looks in one of these by itself: Debian's in the first, others in the second.
+    let is_for_zsh = |file: &(String, String, String)| file.1.starts_with("/usr/share/zsh/");
+    let for_zsh =
+        |files: &[(String, String, String)]| files.iter().filter(|file| is_for_zsh(file)).cloned().collect::<Vec<_>>();
+    let [(source, place, _)] = for_zsh(&deb).try_into().unwrap();
+    let [(same, other, _)] = for_zsh(&rpm).try_into().unwrap();
+    assert_eq!(
+        (source, place.as_str(), other.as_str()),
+        (same, "/usr/share/zsh/vendor-completions/", "/usr/share/zsh/site-functions/")
+    );
+    let shared = |files: Vec<(String, String, String)>| {
+        files.into_iter().filter(|file| !is_preset(file) && !is_for_zsh(file)).collect::<Vec<_>>()
+    };
+    assert_eq!(shared(deb), shared(rpm));
     let kept = metadata["deb"]["conf-files"].as_array().unwrap().iter().map(|file| file.as_str().unwrap().to_owned());
     let assets = metadata["generate-rpm"]["assets"].as_array().unwrap();
     let marked = assets.iter().filter(|asset| !asset["config"].is_null()).map(|asset| {
@@ -48,6 +61,26 @@ fn the_scripts_know_the_layout_of_regions_that_this_version_reads() {
         let text = std::fs::read_to_string(packaging().join(script)).unwrap();
         let line = format!("newest={}", gpool_shared_region::VERSION);
         assert!(text.lines().any(|found| found == line), "{script} lacks {line}");
+    }
+}
+
+/// apt and rpm take no package for newer whose version is the same.
+#[test]
+fn a_package_of_a_later_commit_is_newer() {
+    let output = Command::new(packaging().join("version.sh")).output().unwrap();
+    let version = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+    assert!(output.status.success() && version.starts_with(env!("CARGO_PKG_VERSION")), "{version}");
+    if packaging().join("../.git").exists() {
+        let commit = version.strip_prefix(concat!(env!("CARGO_PKG_VERSION"), "+")).unwrap();
+        let (time, name) = commit.split_once(".g").unwrap();
+        assert!(time.len() == 14 && time.bytes().all(|byte| byte.is_ascii_digit()) && !name.is_empty(), "{version}");
+    }
+    let release = env!("CARGO_PKG_VERSION");
+    let later = format!("{release}+20261201000000.g00000000");
+    let order = [release, &format!("{release}+20261130235959.gffffffff"), &later, &format!("{later}.changed"), "9.0.0"];
+    for pair in order.windows(2) {
+        let status = Command::new("dpkg").args(["--compare-versions", pair[0], "lt", pair[1]]).status();
+        assert!(status.is_ok_and(|status| status.success()), "{pair:?}");
     }
 }
 
