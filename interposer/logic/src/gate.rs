@@ -23,6 +23,8 @@ pub(crate) const DEPTH_SLEEP_LIMIT_NS: u64 = 10_000_000;
 const LONG_LOOK_NS: u64 = 1_000_000;
 /// How long to wait for a place in a full table of bursts before looking again ...
 const FULL_SLEEP_NS: u64 = 200_000;
+/// Work beside a kernel that ends after the slice ends before that one by this at least: longer than most hand-offs take.
+const BESIDE_LEAST_NS: u64 = 500_000;
 /// ... and in all: what fills it may itself wait for this launch, as a collective on another GPU does. Then it goes
 /// unmeasured, at its estimate.
 pub(crate) const FULL_PATIENCE_NS: u64 = 100_000_000;
@@ -356,7 +358,8 @@ fn verdict(
     let is_over = !unpaced && (now_ns >= until_ns || end_ns >= until_ns && !is_overdue());
     // What ends before another stream's kernel does keeps nobody from the device, however far beyond the slice that is.
     let beside_ns = whole.map_or(0, |outlook| outlook.room_beside_ns());
-    if !unpaced && !open || is_over && u64::from(expectation.cost_ns) >= beside_ns {
+    // That it stands at its gate has to be known before the device has nothing.
+    if !unpaced && !open || is_over && u64::from(expectation.cost_ns) + BESIDE_LEAST_NS >= beside_ns {
         return Verdict::Wait;
     }
     if full_ns.is_some_and(|full_ns| full_ns < FULL_PATIENCE_NS) {

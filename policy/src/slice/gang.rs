@@ -152,6 +152,11 @@ impl SliceScheduler {
         }
     }
 
+    /// Whether a gang has this GPU to itself and has never used it.
+    pub(super) fn is_left_alone_by(&self, gang: TenantId) -> bool {
+        self.queue.count() == 1 && self.charged_ns(gang) == Some(0)
+    }
+
     /// Another GPU has taken the slice from a gang, or has found that it is idle.
     pub(super) fn release(&mut self, gang: TenantId) {
         if self.running() == Some(gang) {

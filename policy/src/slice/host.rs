@@ -371,10 +371,14 @@ impl HostScheduler {
         }
     }
 
-    /// A gang may work on each of its GPUs as the strictest of them allows.
+    /// A gang may work on each of its GPUs as the strictest of them allows. One that it has never used and nobody else is on bounds
+    /// nothing, if there are others.
     fn open_until(&self, gang: TenantId, until_ns: u64) -> Command {
+        let servers = self.servers_of(gang);
+        let strict: ServerSet = servers.iter().filter(|&index| !self.servers[index].is_left_alone_by(gang)).collect();
+        let bounding = if strict.is_empty() { servers } else { strict };
         let least = |of: fn(&SliceScheduler, TenantId) -> u64| {
-            self.servers_of(gang).iter().map(|index| of(&self.servers[index], gang)).min().unwrap_or(0)
+            bounding.iter().map(|index| of(&self.servers[index], gang)).min().unwrap_or(0)
         };
         let (depth_ns, burst_ns) = (least(SliceScheduler::depth_ns), least(SliceScheduler::burst_ns));
         Command::Open { tenant: gang, until_ns, depth_ns, burst_ns }

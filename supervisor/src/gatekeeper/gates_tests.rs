@@ -268,6 +268,7 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
     let mut stage = Stage::new(1);
     let region = stage.join(1, &[0], Share::of(300));
     put(&region, 0, &77u64.to_le_bytes());
+    let begun_ns = clock::now_ns();
     let work = |from_ns: u64| {
         for place in 0..BURST_RING as u64 {
             put(&region, 192 + 16 * place, &(from_ns + 20 * place).to_le_bytes());
@@ -278,7 +279,7 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
     let (mut taken, mut told_ns) = (0, 0);
     for look in 1..=LOOKS + 1 {
         let (count, mut heard) = (look * BURST_RING as u64, Heard::default());
-        work(1_000_000_000 + look * 20 * BURST_RING as u64);
+        work(begun_ns + look * 20 * BURST_RING as u64);
         put(&region, 128, &count.to_le_bytes());
         put(&region, 136, &(10 * count).to_le_bytes());
         if look > LOOKS {
@@ -295,15 +296,15 @@ fn of_bursts_without_end_so_many_are_taken_one_by_one_and_none_is_lost() {
 /// Each of its bursts has run as long, but others of its streams did so at the same time.
 #[test]
 fn what_the_ring_does_not_show_any_more_is_of_the_time_since_the_last_look() {
-    const FROM_NS: u64 = 1_000_000_000;
     let mut stage = Stage::new(1);
     let region = stage.join(1, &[0], Share::of(300));
     put(&region, 0, &77u64.to_le_bytes());
+    let from_ns = clock::now_ns();
     let tenant = stage.tenants.get_mut(&TenantId(1)).unwrap();
     let mut collect = |count: u64| {
         // Four at a time, of 100 us.
         for number in count.saturating_sub(BURST_RING as u64)..count {
-            let (place, start_ns) = (number % BURST_RING as u64, FROM_NS + number / 4 * 100_000);
+            let (place, start_ns) = (number % BURST_RING as u64, from_ns + number / 4 * 100_000);
             put(&region, 192 + 16 * place, &start_ns.to_le_bytes());
             put(&region, 200 + 16 * place, &(start_ns + 100_000).to_le_bytes());
         }
@@ -314,11 +315,11 @@ fn what_the_ring_does_not_show_any_more_is_of_the_time_since_the_last_look() {
         heard.bursts
     };
     assert_eq!(collect(40).len(), 40);
-    let read_ns = FROM_NS + 10 * 100_000;
+    let read_ns = from_ns + 10 * 100_000;
     let bursts = collect(40 + 160);
     assert_eq!(bursts.len(), 1 + BURST_RING);
     let (_, lost, _) = bursts.last().unwrap();
-    assert_eq!((lost.start_ns, lost.end_ns), (read_ns, FROM_NS + 34 * 100_000), "and not 4.8 ms before others' time");
+    assert_eq!((lost.start_ns, lost.end_ns), (read_ns, from_ns + 34 * 100_000), "and not 4.8 ms before others' time");
 }
 
 #[test]

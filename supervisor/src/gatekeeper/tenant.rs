@@ -61,6 +61,8 @@ pub struct Tenant {
     bursts: usize,
     /// Notices about it since the last heartbeat.
     told: u32,
+    /// When its report was read last.
+    looked_ns: u64,
 }
 
 /// Bells heard from one tenant between two heartbeats at once. A process that works by fits and starts rings some hundred
@@ -101,6 +103,7 @@ impl Tenant {
             looks: 0,
             bursts: 0,
             told: 0,
+            looked_ns: clock::now_ns(),
         };
         tenant.skip_the_past(notices);
         tenant
@@ -116,7 +119,7 @@ impl Tenant {
                 registration: slot.registration(),
                 burst_count: slot.burst_count(),
                 burst_total_ns: slot.burst_total_ns(),
-                ended_ns: 0,
+                ended_ns: clock::now_ns(),
             };
             self.seen[index] = seen;
             self.slots = self.slots.max(index + 1);
@@ -209,7 +212,7 @@ impl Tenant {
                     continue;
                 }
                 self.told += 1;
-                *seen = Seen { registration: slot.registration(), ..Seen::default() };
+                *seen = Seen { registration: slot.registration(), ended_ns: self.looked_ns, ..Seen::default() };
                 notices.push(Notice::Registered { tenant: self.id, slot: index, registration: seen.registration });
             }
             if self.bursts >= BURSTS {
@@ -257,6 +260,7 @@ impl Tenant {
                 }));
             }
         }
+        self.looked_ns = now_ns;
     }
 
     /// Reads the slots that are in use. A process takes the first that is free: what has rung since the last look shows by the
