@@ -3,8 +3,8 @@
 use crate::error::ConfigurationError;
 use crate::health::{CONTAINED_FAULTS_MAX, HEALTH_FINDINGS, POLL_SECONDS_MAX, THERMAL_SECONDS_MAX};
 use crate::keys::{
-    ClassPolicy, Configuration, HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, IDLE_SECONDS_MAX, LEDGER_DAYS_MAX,
-    QUEUE_PLACES_MAX, SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN,
+    ClassPolicy, Configuration, HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, HEADROOM_BYTES_MAX, IDLE_SECONDS_MAX,
+    LEDGER_DAYS_MAX, QUEUE_PLACES_MAX, SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN,
 };
 use crate::layers::{DEFAULT_PATH, Origin, dotted};
 use crate::policy::REQUEST_KEYS;
@@ -57,6 +57,12 @@ pub fn check(configuration: &Configuration) -> Result<(), Breach> {
         let key = "driver.context_bytes".to_owned();
         let cause =
             format!("{key} = 0 is out of range; write what a CUDA context costs in bytes, for example 536870912");
+        return Err(Breach { key, cause });
+    }
+    let headroom = configuration.driver.headroom_bytes;
+    if headroom > HEADROOM_BYTES_MAX {
+        let key = "driver.headroom_bytes".to_owned();
+        let cause = format!("{key} = {headroom} is out of range; write {HEADROOM_BYTES_MAX} or less");
         return Err(Breach { key, cause });
     }
     let patience = configuration.runtime.supervisor_patience_seconds;

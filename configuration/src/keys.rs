@@ -149,6 +149,8 @@ pub struct Driver {
     pub gpus: Gpus,
     /// Of the others those with less memory than this are not served either; absent: all are.
     pub min_memory: Option<MemoryAmount>,
+    /// Memory of each GPU that is sold to nobody, because what is in use of it is no process's.
+    pub headroom_bytes: u64,
     /// Directories searched for the driver's libraries, first match wins.
     pub library_dirs: Vec<PathBuf>,
     /// Whose libcuda is behind the shim, or in its place without shims, where an image brings one for CUDA forward compatibility.
@@ -174,6 +176,7 @@ impl Default for Driver {
             nvml: "libnvidia-ml.so.1".into(),
             gpus: Gpus::default(),
             min_memory: None,
+            headroom_bytes: 64 << 20,
             library_dirs: ["/usr/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu/nvidia/current", "/usr/lib64"]
                 .map(PathBuf::from)
                 .to_vec(),
@@ -226,6 +229,8 @@ pub struct Runtime {
 pub const SUPERVISOR_PATIENCE_SECONDS_MIN: u64 = 4;
 /// The longest time that a start may wait for the supervisor's answer, in seconds: whoever makes a container gives it up some day.
 pub const SUPERVISOR_PATIENCE_SECONDS_MAX: u64 = 60;
+/// The most of each GPU's memory that `[driver] headroom_bytes` may keep from being sold.
+pub const HEADROOM_BYTES_MAX: u64 = 8 << 30;
 
 impl Default for Runtime {
     fn default() -> Self {

@@ -37,8 +37,8 @@ pub use gpus::Gpus;
 pub use health::{HEALTH_FINDINGS, Health};
 pub use keys::{
     BypassAction, ClassName, ClassPolicy, Classes, Compat, Configuration, Driver, DriverMount, FailedAction,
-    HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger, LiarAction, Mig,
-    Paths, Queue, Runtime, SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN, Socket,
+    HALF_LIFE_DAYS_MAX, HANG_SECONDS_MAX, HEADROOM_BYTES_MAX, HangAction, IDLE_SECONDS_MAX, IdleAction, Lease, Ledger,
+    LiarAction, Mig, Paths, Queue, Runtime, SUPERVISOR_PATIENCE_SECONDS_MAX, SUPERVISOR_PATIENCE_SECONDS_MIN, Socket,
 };
 pub use latency::{HOLD_SECONDS_MAX, HOLD_SECONDS_MIN, Latency, LatencyAction};
 pub use layers::{

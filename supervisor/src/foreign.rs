@@ -50,8 +50,10 @@ pub fn note(leases: &Leases, gpu: usize, occupancy: &Occupancy, listed: &BTreeMa
     }
     let within_bytes = within_promises(&promises, &held).saturating_add(tried_bytes).saturating_add(server_bytes);
     leases.used_bytes[gpu].store(occupancy.used_bytes, Ordering::Relaxed);
-    // What NVML attributes to nobody is the driver's own and foreign too.
-    leases.foreign_bytes[gpu].store(occupancy.used_bytes.saturating_sub(within_bytes), Ordering::Relaxed);
+    // What NVML attributes to nobody is the driver's own and foreign too, but for what is sold to nobody for its sake.
+    let beyond_bytes = occupancy.used_bytes.saturating_sub(within_bytes);
+    let foreign_bytes = beyond_bytes.saturating_sub(leases.gpus()[gpu].memory_headroom_bytes);
+    leases.foreign_bytes[gpu].store(foreign_bytes, Ordering::Relaxed);
     for (promise, held_bytes) in promises.iter().zip(held) {
         let account = promise.tenant.and_then(|tenant| book.of_tenant(tenant)?.account_on(gpu));
         if let Some(account) = account {

@@ -210,6 +210,7 @@ mod tests {
             nvml = "/e"
             gpus = ["GPU-51313131-0000-4000-8000-000000000000"]
             min_memory = "8GiB"
+            headroom_bytes = 1
             library_dirs = ["/i"]
             compat = "image"
             program_dirs = ["/j"]

@@ -305,6 +305,7 @@ mod tests {
             minor: index,
             memory_total_bytes: 1,
             memory_reserved_bytes: 0,
+            memory_headroom_bytes: 0,
             driver_version: "1".into(),
             is_virtual: false,
             kind: Kind::Whole,

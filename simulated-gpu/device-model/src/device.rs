@@ -55,8 +55,8 @@ impl Device {
     pub fn new(parameters: DeviceParameters, now_ns: u64) -> Self {
         let engine = Engine::new(now_ns, parameters.time_slice_ns, parameters.switch_cost_ns);
         Self {
+            memory_used_bytes: parameters.held_bytes,
             parameters,
-            memory_used_bytes: 0,
             engine,
             meter: Meter::new(now_ns),
             servers: Servers::default(),

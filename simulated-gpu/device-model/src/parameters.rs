@@ -16,6 +16,8 @@ pub struct DeviceParameters {
     pub memory_bytes: u64,
     /// What the driver keeps for itself beside it: NVML's total has it, and nobody can allocate it.
     pub reserved_bytes: u64,
+    /// What is in use of the memory while no process is there.
+    pub held_bytes: u64,
     /// What a context itself takes from the memory.
     pub context_bytes: u64,
     /// The part of that which NVML lists for no process.
@@ -45,6 +47,7 @@ impl DeviceParameters {
             pci_bus: index + 1,
             memory_bytes: 24 << 30,
             reserved_bytes: 0,
+            held_bytes: 0,
             context_bytes: 256 << 20,
             unlisted_bytes: 0,
             time_slice_ns: Self::TIME_SLICE_NS,
@@ -83,6 +86,7 @@ impl DeviceParameters {
             name: format!("{} MIG {}", self.name, profile.name),
             memory_bytes: u64::from(profile.memory_mib) << 20,
             reserved_bytes: 0,
+            held_bytes: 0,
             multiprocessors: model.multiprocessors * u32::from(profile.compute_slices),
             model: String::new(),
             compute: (profile.compute_slices, model.compute_slices),

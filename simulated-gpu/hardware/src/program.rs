@@ -42,6 +42,9 @@ struct Arguments {
     /// What the driver keeps for itself beside it.
     #[arg(long, default_value = "0", value_parser = bytes)]
     reserved_memory: u64,
+    /// What of it is in use while no process is there: 4 MiB of an H100.
+    #[arg(long, default_value = "0", value_parser = bytes)]
+    held_memory: u64,
     /// What a context takes from it.
     #[arg(long, default_value = "256MiB", value_parser = bytes)]
     context_memory: u64,
@@ -188,6 +191,7 @@ fn play(arguments: &Arguments) -> Result<(), ServeError> {
         DeviceParameters {
             memory_bytes: arguments.memory.unwrap_or(usual.memory_bytes),
             reserved_bytes: arguments.reserved_memory,
+            held_bytes: arguments.held_memory.min(arguments.memory.unwrap_or(usual.memory_bytes)),
             context_bytes: arguments.context_memory,
             unlisted_bytes: arguments.unlisted_memory.min(arguments.context_memory),
             time_slice_ns: arguments.time_slice,

@@ -37,10 +37,12 @@ pub struct Gpu {
     pub name: String,
     /// N of /dev/nvidiaN; not the index.
     pub minor: u32,
-    /// All memory that programs can have.
+    /// All memory that leases can have.
     pub memory_total_bytes: u64,
     /// What the driver keeps for itself beside that; NVML's total is both.
     pub memory_reserved_bytes: u64,
+    /// What is sold to nobody besides.
+    pub memory_headroom_bytes: u64,
     /// Version of the driver.
     pub driver_version: String,
     /// It is a virtual one: a part of a GPU that another host gives to this virtual machine.
@@ -78,24 +80,6 @@ pub struct MigInstance {
     pub start: u8,
     /// How many.
     pub size: u8,
-}
-
-#[cfg(test)]
-impl Gpu {
-    /// A whole GPU with 24 GiB, called by its index.
-    pub fn sample(index: u32) -> Self {
-        Self {
-            index,
-            uuid: GpuUuid(format!("GPU-{index}")),
-            name: "a GPU".into(),
-            minor: index,
-            memory_total_bytes: 24 << 30,
-            memory_reserved_bytes: 0,
-            driver_version: "1".into(),
-            is_virtual: false,
-            kind: Kind::Whole,
-        }
-    }
 }
 
 impl Gpu {
@@ -189,7 +173,7 @@ fn absent(served: &Served, gpus: &[Gpu]) -> Vec<String> {
 pub struct NvmlInventory {
     library: Loaded,
     /// Which boards are served; of the others nothing is shown.
-    served: Served,
+    pub(super) served: Served,
     /// What is known of boards since the start.
     boards: OnceLock<Boards>,
     questions: Questions,
@@ -426,8 +410,9 @@ impl NvmlInventory {
             uuid: GpuUuid(device.uuid().map_err(unanswered("a GPU's UUID"))?),
             name: device.name().map_err(unanswered("a GPU's name"))?,
             minor: device.minor_number().map_err(unanswered("a GPU's minor number"))?,
-            memory_total_bytes: allocatable(&memory),
+            memory_total_bytes: allocatable(&memory) - self.served.headroom_of(&memory),
             memory_reserved_bytes: memory.reserved,
+            memory_headroom_bytes: self.served.headroom_of(&memory),
             driver_version: self.library.driver_version.clone(),
             // Drivers without virtual GPUs do not know the question.
             is_virtual: device.virtualization_mode().is_ok_and(|mode| mode == GpuVirtualizationMode::Vgpu),

@@ -236,8 +236,9 @@ impl NvmlInventory {
         Ok(Gpu {
             uuid: GpuUuid(instance.uuid().map_err(unanswered("a MIG device's UUID"))?),
             name: instance.name().map_err(unanswered("a MIG device's name"))?,
-            memory_total_bytes: allocatable(&memory),
+            memory_total_bytes: allocatable(&memory) - self.served.headroom_of(&memory),
             memory_reserved_bytes: memory.reserved,
+            memory_headroom_bytes: self.served.headroom_of(&memory),
             kind: Kind::Instance(MigInstance {
                 board: whole.uuid.clone(),
                 profile: board.profile_name(info.profileId),

@@ -357,6 +357,7 @@ mod tests {
             minor: 0,
             memory_total_bytes: 80 << 30,
             memory_reserved_bytes: 0,
+            memory_headroom_bytes: 0,
             driver_version: "1".into(),
             is_virtual: false,
             kind,

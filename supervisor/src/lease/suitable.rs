@@ -110,7 +110,7 @@ fn take_out_reserved(request: &mut Request, gpus: &[Gpu]) {
     let Some(MemoryCap::Bytes(bytes)) = request.memory else { return };
     let suitable = suitable_for(request, gpus);
     let left = |gpu: &Gpu| {
-        let all = u128::from(gpu.memory_total_bytes) + u128::from(gpu.memory_reserved_bytes);
+        let all = u128::from(gpu.memory_all_bytes());
         u128::from(bytes) * u128::from(gpu.memory_total_bytes) / all.max(1)
     };
     let least = boards(gpus).filter(|gpu| has(&suitable, gpu)).map(left).min();

@@ -227,7 +227,7 @@ fn is_free(leases: &Leases, id: &LeaseId, load: &Load) -> bool {
     let Some(suspension) = &lease.record.suspension else { return false };
     let lacks = lease.gpus().zip(&suspension.bytes).find_map(|(gpu, bytes)| {
         let used_bytes = leases.used_bytes[gpu].load(Ordering::Relaxed);
-        let free_bytes = gpus[gpu].memory_total_bytes.saturating_sub(used_bytes);
+        let free_bytes = gpus[gpu].memory_had_bytes().saturating_sub(used_bytes);
         (free_bytes < *bytes).then(|| (gpus[gpu].uuid.clone(), free_bytes, *bytes))
     });
     let Some((uuid, free_bytes, bytes)) = lacks else { return true };

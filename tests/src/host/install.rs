@@ -102,7 +102,7 @@ fn configuration(stage: &Stage) -> String {
          [ledger]\npath = \"{LEDGER}\"\n\n[audit]\ndirectory = \"{AUDIT}\"\n\n\
          [lease]\nhold_ms = {hold_ms}\n\n[[driver.mount]]\nsource = \"{SIMULATED_GPU}/state\"\n\n\
          [driver]\nnvml = \"{SIMULATED_GPU}/lib/libnvidia-ml.so.1\"\nlibrary_dirs = [\"{SIMULATED_GPU}/lib\"]\n\
-         program_dirs = [\"{SIMULATED_GPU}/bin\"]\n\
+         program_dirs = [\"{SIMULATED_GPU}/bin\"]\nheadroom_bytes = 0\n\
          device_dir = \"{SIMULATED_GPU}/dev\"\nproc_dir = \"{SIMULATED_GPU}/proc\"\n",
         shims = stage.shims().display(),
         hook = stage.hook().display(),
