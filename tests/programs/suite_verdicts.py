@@ -1,7 +1,8 @@
 """Whether the suite for a real GPU says missed where an aim is missed, nothing where it is kept, and undecided where what two plain
 processes differ by could make the one of the other.
 
-Prints a line for each verdict that is another one than is right, and what the stage `cost` says of three works.
+Prints a line for each verdict that is another one than is right, what the stage `cost` says of three works, and the stage `streams` of
+three devices.
 """
 
 import contextlib
@@ -9,7 +10,7 @@ import io
 import tempfile
 
 from suite.record import Record, apart, verdict
-from suite.stages import cost
+from suite.stages import cost, streams
 
 AIM = "<= 1.005"
 # A value; its interval; what is told of plain processes; what is to be said. Most are of a run on an H200.
@@ -72,3 +73,19 @@ for line in table.getvalue().splitlines():
         print(name, next((word for word in rest if word in ("missed", "undecided")), "kept"))
     elif "lost" in line:
         print(line.strip())
+
+
+def rounds(plain, slower):
+    """As the stage has them of steps of 10 ms and more: of a plain process and of one with a share."""
+    return [(plain, plain / ratio) for ratio in (slower, slower * 1.001, slower * 0.999, slower)]
+
+
+with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as table:
+    record = Record(f"{folder}/gpu.json", {})
+    # What is measured costs steps of both kinds the same; it is the streams that cost; the device has no streams beside each other.
+    streams.figures(record, "measured", 10_000_000, rounds(100, 1.05), rounds(50, 1.05))
+    streams.figures(record, "held_back", 10_000_000, rounds(100, 1.05), rounds(50, 1.001))
+    streams.figures(record, "one_by_one", 10_000_000, rounds(50, 1.05), rounds(50, 1.001))
+for name in ("measured", "held_back", "one_by_one"):
+    line = next(line.split() for line in table.getvalue().splitlines() if line.split()[0] == f"streams.{name}")
+    print(f"streams.{name}", next((word for word in ("missed", "undecided") if word in line), "kept" if "<=" in line else "not judged"))

@@ -83,6 +83,8 @@ class Works:
             return DriverWork(context, name, lambda: context.launch_spin(values[0]))
         if kind == "spin-beside":  # spin-beside:NANOSECONDS:NANOSECONDS:KERNELS
             return DriverWork(context, name, lambda: context.spin_beside(*values))
+        if kind == "spin-in-turn":  # the same
+            return DriverWork(context, name, lambda: context.spin_in_turn(*values))
         if kind == "fused":  # fused:BLOCKS:ROUNDS
             return DriverWork(context, name, lambda: context.launch_fused(*values))
         if kind == "spin-graph":  # spin-graph:NANOSECONDS:KERNELS

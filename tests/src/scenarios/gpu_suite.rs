@@ -32,8 +32,8 @@ const MOST_FREE_BYTES: i64 = 320 << 20;
 const MANAGED_PIECE_BYTES: i64 = 128 << 20;
 
 /// What the suite says of what the program makes up: of each work that costs too much, nothing, or what nobody can tell there,
-/// and of their means.
-const VERDICTS: [&str; 7] = [
+/// and of their means; and where streams that run beside each other are held back.
+const VERDICTS: [&str; 10] = [
     "cost.train missed",
     "cost.matmul kept",
     "cost.decode undecided",
@@ -41,6 +41,9 @@ const VERDICTS: [&str; 7] = [
     "cost.mean_busy missed",
     "cost.mean is left out: nothing of lost",
     "cost.mean_busy is left out: nothing of lost",
+    "streams.measured kept",
+    "streams.held_back missed",
+    "streams.one_by_one not judged",
 ];
 
 /// The stages that judge no share, for every change.
@@ -94,7 +97,13 @@ pub fn run(inside: &Inside) -> Result<()> {
             ensure(value.is_some_and(|value| (least..=most).contains(&value)), || format!("{name} is {value:?}"))?;
         }
         // The simulated device has one queue for all streams.
-        for (name, least, most) in [("streams.native.10ms", 1.7, 2.5), ("streams.10ms", 0.8, 1.25)] {
+        for (name, least, most) in [
+            ("streams.native.10ms", 1.7, 2.5),
+            ("streams.10ms", 0.8, 1.25),
+            ("streams.10ms.beside", 0.8, 1.25),
+            ("streams.10ms.in_turn", 0.8, 1.25),
+            ("streams.10ms.limited", 0.9, 3.0),
+        ] {
             let value = figures[name]["value"].as_f64();
             ensure(value.is_some_and(|value| (least..=most).contains(&value)), || format!("{name} is {value:?}"))?;
         }
