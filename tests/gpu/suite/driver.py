@@ -333,10 +333,9 @@ def copy_out(context, address, size):
     return host.raw
 
 
-def copy_within(context, to, source, size):
-    """Copies `size` bytes on the device, in the context's stream, and waits for it."""
+def begin_copy(context, to, source, size):
+    """Copies `size` bytes on the device, in the context's stream."""
     context.driver.call("cuMemcpyDtoDAsync_v2", c_uint64(to), c_uint64(source), c_size_t(size), context.stream)
-    context.synchronize()
 
 
 def is_on_host(context, address):
@@ -355,7 +354,12 @@ def is_known(context, address):
         return False
 
 
-def fill(context, address, byte, size):
+def begin_fill(context, address, byte, size):
     """Sets `size` bytes of device memory, in the context's stream: what is launched there later comes after it."""
     context.driver.call("cuMemsetD8Async", c_uint64(address), ctypes.c_ubyte(byte), c_size_t(size), context.stream)
+
+
+def fill(context, address, byte, size):
+    """The same, and waits for it."""
+    begin_fill(context, address, byte, size)
     context.synchronize()

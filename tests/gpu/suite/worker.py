@@ -216,22 +216,26 @@ class Worker:
             driver.fill(context, places[0], byte, size)
         return {"wrong": wrong}
 
-    def rates(self, rounds):
-        """GB/s at which the device sets what lies in each memory, and copies it to its own. The kept pieces are what they were."""
+    def rates(self, rounds, pieces):
+        """GB/s at which the device sets what lies in each memory, and copies it to its own: as many of `pieces` as there are one after
+        the other, `rounds` times, with one wait at the end. The kept pieces are what they were."""
         context, answer = self.works.driver_context(), {}
         size, byte = self.kept[0][1], driver.copy_out(self.works.driver_context(), self.kept[0][0], 1)[0]
+        # Copies go to the last of the device's.
+        *_, target = self.places["device"]
+        ways = {"write": lambda place: driver.begin_fill(context, place, byte, size),
+                "read": lambda place: driver.begin_copy(context, target, place, size)}
         for name, places in self.places.items():
-            # To the last of the device's, from another one.
-            target, place = self.places["device"][-1], places[0]
-            ways = {"write": lambda: driver.fill(context, place, byte, size),
-                    "read": lambda: driver.copy_within(context, target, place, size)}
-            answer[name] = {}
-            for way, do in ways.items():
-                do()
-                begun = now_ns()
-                for _ in range(rounds):
-                    do()
-                answer[name][way] = rounds * size / (now_ns() - begun)
+            chosen, answer[name] = [place for place in places if place != target][:pieces], {}
+            for way, begin in ways.items():
+                # What is done first is slower, and counts for nothing.
+                for count in (1, rounds):
+                    begun = now_ns()
+                    for place in chosen * count:
+                        begin(place)
+                    context.synchronize()
+                    took_ns = now_ns() - begun
+                answer[name][way] = rounds * len(chosen) * size / took_ns
         return answer
 
     def leave_context(self):

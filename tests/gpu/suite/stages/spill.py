@@ -15,7 +15,9 @@ PATTERN = 0x5A
 TABLES_PER_GIB = 2 << 20
 # It is read in such parts.
 PART = 64 << 20
-ROUNDS = 10
+# So many pieces are written or copied one after the other, so many times: together they are larger than any device's cache, and take
+# so long that the wait for all of them does not show.
+PIECES, ROUNDS = 8, 8
 # Until the device's figures are those of now.
 SETTLED_S = 0.5
 PATIENCE_S = 20
@@ -26,7 +28,9 @@ def run(suite):
     with Tenants() as tenants:
         before = suite.nvml.used_bytes()
         tenant, figure = started(tenants, share), suite.record.figure
-        cgroup_before = of_cgroup(tenant)
+        # What Python, the driver's library and a context take of the host's memory is no spilling.
+        tenant.ask("memory")
+        cgroup_before, why_before = of_cgroup(tenant)
         said = tenant.ask("beyond", piece=PIECE, most=4 * CAP_GIB * GIB // PIECE, byte=PATTERN)
         time.sleep(SETTLED_S)
         above = suite.nvml.used_bytes() - before - CAP_GIB * GIB
@@ -34,15 +38,17 @@ def run(suite):
         figure("spill.over_cap", above, "bytes", aim=f"<= {SPILL_GIB * TABLES_PER_GIB}", detail=said)
         figure("spill.on_host", said["on_host"], "pieces", aim=f"== {SPILL_GIB * GIB // PIECE}")
         figure("spill.told", lease(tenant.lease)["spilled_bytes"] - said["on_host"] * PIECE, "bytes", aim="== 0")
-        cgroup_after = of_cgroup(tenant)
-        if cgroup_before is not None and cgroup_after is not None:
+        cgroup_after, why_after = of_cgroup(tenant)
+        if why := why_before or why_after:
+            suite.record.note(f"spill.of_cgroup is left out: {why}")
+        else:
             figure("spill.of_cgroup", cgroup_after - cgroup_before, "bytes", SPILL_GIB * GIB)
         figure("spill.wrong", tenant.ask("recall", byte=PATTERN, part=PART)["wrong"], "bytes", aim="== 0")
         if suite.simulated:
             suite.record.note("spill.kernel_wrong: skipped, simulated kernels compute nothing")
         else:
             figure("spill.kernel_wrong", tenant.ask("computed_there")["wrong"], "numbers", aim="== 0")
-        rates = tenant.ask("rates", rounds=ROUNDS)
+        rates = tenant.ask("rates", rounds=ROUNDS, pieces=PIECES)
         for name in ("write", "read"):
             figure(f"spill.{name}", rates["host"][name], "GB/s", rates["device"][name])
         suspended(suite, tenant)
@@ -61,12 +67,12 @@ def started(tenants, share):
 
 
 def of_cgroup(tenant):
-    """What the host's memory controller counts with the tenant's cgroup; none where there is no such figure."""
+    """What the host's memory controller counts with the tenant's cgroup, or None and why there is no such figure."""
     try:
         with open(f"/sys/fs/cgroup{lease(tenant.lease)['cgroup']}/memory.current") as file:
-            return int(file.read())
-    except (OSError, ValueError, HostError):
-        return None
+            return int(file.read()), None
+    except (OSError, ValueError, KeyError, HostError) as error:
+        return None, f"{type(error).__name__}: {error}"
 
 
 def suspended(suite, tenant):
