@@ -3,7 +3,7 @@ both meet the same machine, the same clocks and the same device."""
 
 import os
 
-from .host import wait_until_free
+from .host import OLD_LIBC, wait_until_free
 from .record import interval, median
 from .tenant import Tenants
 
@@ -35,7 +35,7 @@ def unfit(suite, program):
     if not os.path.exists(program):
         return f"there is no {program}"
     # It would find the driver by a loader that is not this machine's, which nobody has tried.
-    return "this machine's C library is older than it needs" if suite.host.has_old_libc else None
+    return OLD_LIBC if suite.host.has_old_libc else None
 
 
 def figures(record, told):

@@ -57,6 +57,10 @@ TRIAL_S = 60
 SIMULATED_STATE = "/run/gpool-simgpu/state"
 
 
+# Why something is left out where our programs run by the bundle's loader.
+OLD_LIBC = "this machine's C library is older than gpool needs"
+
+
 class HostError(Exception):
     """gpool cannot be brought up here; the sentence says why."""
 
@@ -68,7 +72,9 @@ class Host:
         """`gpu` is the UUID of the only one that is to be served, None for whatever there is. Time slices are tried only
         for who measures them: that takes seconds, and where it has no result up to TRIAL_S."""
         self.bundle, self.out, self.process, self.placed = bundle, out, None, Placed(MARK)
-        self.gpu, self.tries_time_slices, self.is_own = gpu, tries_time_slices, False
+        self.gpu, self.is_own = gpu, False
+        # By two processes that the supervisor makes of its own program.
+        self.tries_time_slices = tries_time_slices and not self.has_old_libc
         # What the supervisor said of the first GPU's time slices.
         self.verdict = None
         # What was done or left out because of this machine.
@@ -269,6 +275,12 @@ class Host:
     def has_old_libc(self):
         """Whether this machine's C library is older than our programs need."""
         return bool(self._loader())
+
+    @property
+    def lacks(self):
+        """Why what gpool starts another program for cannot be done here, or None: that one is not started by the bundle's loader. So it
+        is with suspending and the trial of time slices, for which the supervisor executes /proc/self/exe, and with the test of a GPU."""
+        return OLD_LIBC if self.is_own and self.has_old_libc else None
 
     def _loader(self):
         """The loader that the bundle carries, where this machine's C library is older than our programs need."""

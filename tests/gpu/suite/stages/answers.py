@@ -3,6 +3,8 @@
 import json
 import subprocess
 
+from ..record import Skipped
+
 SECONDS = 20
 # For how long the GPU is tested, about; on a simulated one, where kernels are executed on a processor, with little memory.
 TEST, SIMULATED = ["--seconds", "10"], ["--seconds", "1", "--memory", "8MiB"]
@@ -12,6 +14,8 @@ PATIENCE_S = 60
 
 def run(suite):
     record = suite.record
+    if suite.host.lacks:
+        raise Skipped(suite.host.lacks)
     words = ["gpool", "gpu", "test", "--all", "--format", "json", *suite.choose(TEST, TEST, SIMULATED)]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     tests = json.loads(ran.stdout or '{"tests": []}')["tests"]

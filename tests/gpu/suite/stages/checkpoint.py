@@ -64,6 +64,8 @@ def tried(suite, beginning, share):
 
 def by_gpool(suite, memory):
     """What came of `gpool suspend`, with figures of it and of the first call that brings it back."""
+    if suite.host.lacks:
+        return {"skipped": f"skipped: {suite.host.lacks}"}
     size = SIMULATED_SIZE if suite.simulated else SIZE
     with Tenants() as tenants:
         tenant = tenants.start("suspended", ["--fraction", "0.5", "--memory", memory])

@@ -77,6 +77,9 @@ def of_cgroup(tenant):
 
 def suspended(suite, tenant):
     """Whether what lies in the host's memory is still there when the rest has been moved there too and comes back."""
+    if suite.host.lacks:
+        suite.record.note(f"spill.suspended.wrong is left out: {suite.host.lacks}")
+        return
     try:
         gpool("suspend", tenant.lease)
     except HostError as error:

@@ -20,7 +20,8 @@ def share(fraction):
 def run(suite):
     verdict = suite.host.verdict
     if not verdict or not verdict["kept"]:
-        raise Skipped(verdict["told"] if verdict else "the supervisor has not tried time slices")
+        why = suite.host.lacks or "the supervisor has not tried time slices"
+        raise Skipped(verdict["told"] if verdict else why)
     suite.record.note(f"timeslices: {verdict['told']}")
     work = suite.choose("torch-matmul:4096", "fused:2048:4000", "spin:500000")
     # Work without end that never asks anybody: one kernel after the other, each longer than a slice.
