@@ -18,6 +18,7 @@ PICTURES = [
     ("shares", "share.", "Worst deviation of a share", "points"),
     ("latency", "latency.", "A request, alone and beside training", "ms"),
     ("many", "many.", "Work of small tenants together", "ratio"),
+    ("unequal", "unequal.", "Unequal tenants in pairs, over their shares", "ratio"),
 ]
 
 
@@ -100,7 +101,7 @@ def text(data, images):
         lines.append(f"| {name} | {cell(shown(value))}{shown_interval(detail)} | {entry['unit']} "
                      f"| {shown(entry.get('native'))} | {cell(aim or '')} "
                      f"| {said}{mark(data, entry)} |")
-    lines += seconds(data) + ceilings(data)
+    lines += seconds(data) + ceilings(data) + unequal(data)
     lines += [""] + [f"![{image}]({image})" for image in images]
     lines += ["", "## Notes of the run", ""] + [f"- {note}" for note in data["notes"] or ["none"]]
     lines += ["", "## What surprised", "", "## What was not measured", ""]
@@ -163,6 +164,19 @@ def ceilings(data):
         lines += ["", f"`limit.mae_1s` is of {count} windows of a second, no two of which have anything in common. Of the GPU's time "
                       "there is a figure where a turn is long enough for the supervisor to count it."]
     return lines
+
+
+def unequal(data):
+    """Each tenant of a pair of unequal ones, under each split."""
+    rows = []
+    for name, entry in data["figures"].items():
+        its = entry.get("detail")
+        if name.startswith("unequal.") and isinstance(its, dict) and "share" in its:
+            rows.append((name.removeprefix("unequal.") + mark(data, entry), its["share"], shown(its["of_alone"]), shown(entry["value"]),
+                         shown(its["charged"]), shown(entry.get("native"))))
+    columns = ["tenant", "share", "of what it does alone", "of that over its share", "of the GPU's time, as charged",
+               "without gpool, over a half"]
+    return table("Unequal tenants", columns, rows)
 
 
 def mark(data, entry):

@@ -151,7 +151,7 @@ pub fn run(inside: &Inside) -> Result<()> {
 
 /// All stages: some minutes. What limits no compute is found out, and nothing of its shares is measured.
 pub fn run_all(inside: &Inside) -> Result<()> {
-    dry(inside, "environment,cost,shares,lending,latency,memory,many,checkpoint,power", |figures| {
+    dry(inside, "environment,cost,shares,lending,latency,memory,many,checkpoint,unequal,power", |figures| {
         for (name, least, most) in [
             ("share.30_60_10.error", 0.0, 5.0),
             ("share.10_90.error", 0.0, 5.0),
@@ -165,6 +165,8 @@ pub fn run_all(inside: &Inside) -> Result<()> {
             ("limit.least_delivered", 0.8, 1.0),
             ("latency.long.p50_alone", 20.0, 100.0),
             ("latency.told.p50", 0.4, 1.3),
+            ("unequal.matmul_decode.50_50.matmul", 0.7, 1.3),
+            ("unequal.matmul_decode.20_80.sum", 0.8, 1.2),
         ] {
             let value = figures[name]["value"].as_f64().unwrap_or(f64::NAN);
             ensure((least..=most).contains(&value), || format!("{name} is {value}, not {least} to {most}"))?;
