@@ -1,14 +1,16 @@
 //! `gpool-launch-cost`: what calls through the shim cost beside the same calls of the library behind it. It runs in a
 //! leased container, where both are there, and calls them in turn in one process, so that both meet the same machine.
+//! With `--blocks` it also tells how long blocks of kernels of a known length take, see [`super::block_cost`].
 
+use super::block_cost;
 use super::process_cost::thread_cpu_ns;
-use crate::failure::{Result, ensure};
+use crate::failure::{Failure, Result, ensure};
 use crate::library::Library;
 use gpool_driver_abi::cuda::{
     CUcontext, CUevent, CUfunction, CUmodule, CuCtxCreateV2, CuCtxSynchronize, CuDriverGetVersion, CuEventCreate,
     CuEventRecord, CuEventSynchronize, CuInit, CuLaunchKernel, CuModuleGetFunction, CuModuleLoadData,
 };
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use std::ffi::{CStr, c_void};
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -35,13 +37,16 @@ const LAUNCHES: u32 = 500;
 const CALLS: u32 = 30_000;
 /// Rounds of a few launches and a wait for them, as of a program that looks at each result.
 const ROUNDS: u32 = 100;
-const LAUNCHES_IN_A_ROUND: u32 = 4;
+pub(super) const LAUNCHES_IN_A_ROUND: u32 = 4;
 /// Steps of a program that works ahead: a launch, an event behind it, and a wait for the event of so many steps before.
 const STEPS: usize = 500;
 const STEPS_AHEAD: usize = 3;
-/// After each block of launches, until the shim's watcher and the supervisor have seen the end of it: what they do
-/// would be charged to the block that follows.
+/// After each block, until the shim's watcher and the supervisor have seen the end of it: what they do would be charged
+/// to the block that follows. After blocks that launch nothing as well, or the one that follows would begin on a processor that
+/// has not slept.
 const SETTLE: Duration = Duration::from_millis(2);
+/// Has blocks of kernels of a known length measured too.
+const WITH_BLOCKS: &str = "--blocks";
 
 /// Prints the measurements as one line of JSON, in nanoseconds a call.
 pub fn run() -> ExitCode {
@@ -57,68 +62,89 @@ pub fn run() -> ExitCode {
     }
 }
 
-fn measure() -> Result<serde_json::Value> {
+/// Measures a block of one side.
+type Measure<'a> = dyn Fn(&Side) -> Result<f64> + 'a;
+
+fn measure() -> Result<Value> {
+    let with_blocks = match std::env::args().nth(1) {
+        Some(word) if word != WITH_BLOCKS => return Err(Failure::new(format!("{word:?} is not {WITH_BLOCKS}"))),
+        word => word.is_some(),
+    };
     let (shim, real) = (Library::open(SHIM)?, Library::open(REAL)?);
     // Else both ways would be one, and nothing added.
     ensure(shim.address(c"cuLaunchKernel")? != real.address(c"cuLaunchKernel")?, || {
         format!("{SHIM:?} is not the shim")
     })?;
-    let kernel = prepare(&shim)?;
-    let synchronize: CuCtxSynchronize = shim.function(c"cuCtxSynchronize")?;
-    let (mut launch, mut launch_native) = (Vec::new(), Vec::new());
-    let (mut wait, mut wait_native) = (Vec::new(), Vec::new());
-    let (mut step, mut step_native) = (Vec::new(), Vec::new());
-    let (mut version, mut version_native) = (Vec::new(), Vec::new());
+    prepare(&shim)?;
+    let kernel = load(&shim, PTX, c"spin_ns")?;
     let events = new_events(&shim)?;
-    let ahead = [Ahead::of(&shim)?, Ahead::of(&real)?];
-    let waits = [synchronize, real.function(c"cuCtxSynchronize")?];
-    let ways = [shim.function::<CuLaunchKernel>(c"cuLaunchKernel")?, real.function(c"cuLaunchKernel")?];
-    let versions = [shim.function::<CuDriverGetVersion>(c"cuDriverGetVersion")?, real.function(c"cuDriverGetVersion")?];
-    for _ in 0..WARM_UP_BLOCKS + BLOCKS {
-        for (way, into) in ways.iter().zip([&mut launch, &mut launch_native]) {
-            into.push(launches(*way, kernel, LAUNCHES)?);
-            // SAFETY: no arguments; a context is current to this thread.
-            checked("cuCtxSynchronize", unsafe { synchronize() })?;
-            std::thread::sleep(SETTLE);
-        }
-        for ((way, wait), into) in ways.iter().zip(waits).zip([&mut wait, &mut wait_native]) {
-            into.push(rounds(*way, wait, kernel)?);
-            std::thread::sleep(SETTLE);
-        }
-        for (ahead, into) in ahead.iter().zip([&mut step, &mut step_native]) {
-            into.push(ahead.steps(kernel, &events)?);
-            std::thread::sleep(SETTLE);
-        }
-        for (way, into) in versions.iter().zip([&mut version, &mut version_native]) {
-            into.push(version_calls(*way)?);
+    let sides = [Side::of(&shim)?, Side::of(&real)?];
+    let calls: [(&str, &Measure<'_>); 4] = [
+        ("launch", &|side| side.block_of_launches(kernel)),
+        ("wait", &|side| side.rounds(kernel)),
+        ("step", &|side| side.steps(kernel, &events)),
+        ("version", &|side| version_calls(side.version)),
+    ];
+    let mut found = calls.map(|_| Both::default());
+    for round in 0..WARM_UP_BLOCKS + BLOCKS {
+        for ((_, block), both) in calls.iter().zip(&mut found) {
+            both.measure(round, |side| block(&sides[side]))?;
         }
     }
-    let all = [&mut launch, &mut launch_native, &mut wait, &mut wait_native];
-    let others = [&mut step, &mut step_native, &mut version, &mut version_native];
-    for measured in all.into_iter().chain(others) {
-        measured.drain(..WARM_UP_BLOCKS);
+    let mut told = Map::new();
+    for ((name, _), both) in calls.iter().zip(found) {
+        both.tell(&mut told, name, WARM_UP_BLOCKS);
     }
-    Ok(json!({
-        "launch_ns": launch, "launch_native_ns": launch_native,
-        "wait_ns": wait, "wait_native_ns": wait_native,
-        "step_ns": step, "step_native_ns": step_native,
-        "version_ns": version, "version_native_ns": version_native,
-    }))
+    if with_blocks {
+        told.insert("blocks".to_owned(), block_cost::measure(&shim, &sides, &events)?);
+    }
+    Ok(told.into())
 }
 
-/// A context and a kernel, made through the shim so that the lease counts them.
-fn prepare(shim: &Library) -> Result<CUfunction> {
-    let (mut context, mut module, mut kernel): (CUcontext, CUmodule, CUfunction) = (null_mut(), null_mut(), null_mut());
+/// What was measured of one thing: through the shim, and past it.
+#[derive(Debug, Default)]
+pub(super) struct Both([Vec<f64>; 2]);
+
+impl Both {
+    /// One block of each side. That of the shim, 0, is first in every second round: what a block leaves behind, and what lies before the
+    /// first one, meets both alike.
+    pub(super) fn measure(&mut self, round: usize, block: impl Fn(usize) -> Result<f64>) -> Result<()> {
+        for side in if round.is_multiple_of(2) { [0, 1] } else { [1, 0] } {
+            self.0[side].push(block(side)?);
+            std::thread::sleep(SETTLE);
+        }
+        Ok(())
+    }
+
+    /// Adds `NAME_ns` and `NAME_native_ns`, which have all but the first rounds, to what is told.
+    pub(super) fn tell(self, told: &mut Map<String, Value>, name: &str, left_out: usize) {
+        for (end, values) in ["ns", "native_ns"].iter().zip(self.0) {
+            told.insert(format!("{name}_{end}"), json!(&values[left_out..]));
+        }
+    }
+}
+
+/// A context, made through the shim so that the lease counts it.
+fn prepare(shim: &Library) -> Result<()> {
     let init: CuInit = shim.function(c"cuInit")?;
     let create: CuCtxCreateV2 = shim.function(c"cuCtxCreate_v2")?;
-    let load: CuModuleLoadData = shim.function(c"cuModuleLoadData")?;
-    let find: CuModuleGetFunction = shim.function(c"cuModuleGetFunction")?;
-    // SAFETY: all results go to live locals, and the PTX and the name end with a zero.
+    let mut context: CUcontext = null_mut();
+    // SAFETY: the result goes to a live local.
     unsafe {
         checked("cuInit", init(0))?;
-        checked("cuCtxCreate", create(&mut context, 0, 0))?;
-        checked("cuModuleLoadData", load(&mut module, PTX.as_ptr().cast()))?;
-        checked("cuModuleGetFunction", find(&mut kernel, module, c"spin_ns".as_ptr()))?;
+        checked("cuCtxCreate", create(&mut context, 0, 0))
+    }
+}
+
+/// A kernel of a module of its own, loaded through the shim.
+pub(super) fn load(shim: &Library, ptx: &CStr, name: &CStr) -> Result<CUfunction> {
+    let (mut module, mut kernel): (CUmodule, CUfunction) = (null_mut(), null_mut());
+    let load: CuModuleLoadData = shim.function(c"cuModuleLoadData")?;
+    let find: CuModuleGetFunction = shim.function(c"cuModuleGetFunction")?;
+    // SAFETY: both results go to live locals, and the PTX and the name end with a zero.
+    unsafe {
+        checked("cuModuleLoadData", load(&mut module, ptx.as_ptr().cast()))?;
+        checked("cuModuleGetFunction", find(&mut kernel, module, name.as_ptr()))?;
     }
     Ok(kernel)
 }
@@ -140,19 +166,10 @@ fn launches(launch: CuLaunchKernel, kernel: CUfunction, count: u32) -> Result<f6
     Ok(used_ns / f64::from(count))
 }
 
-/// Nanoseconds of CPU time of one round of launches and a wait for them.
-fn rounds(launch: CuLaunchKernel, wait: CuCtxSynchronize, kernel: CUfunction) -> Result<f64> {
-    let start_ns = thread_cpu_ns();
-    for _ in 0..ROUNDS {
-        launches(launch, kernel, LAUNCHES_IN_A_ROUND)?;
-        // SAFETY: no arguments; a context is current to this thread.
-        checked("cuCtxSynchronize", unsafe { wait() })?;
-    }
-    Ok((thread_cpu_ns() - start_ns) as f64 / f64::from(ROUNDS))
-}
+/// As many as are under way at once, and one more.
+pub(super) type Events = [CUevent; STEPS_AHEAD + 1];
 
-/// As many events as are under way at once, and one more.
-fn new_events(shim: &Library) -> Result<[CUevent; STEPS_AHEAD + 1]> {
+fn new_events(shim: &Library) -> Result<Events> {
     let create: CuEventCreate = shim.function(c"cuEventCreate")?;
     let mut events = [null_mut(); STEPS_AHEAD + 1];
     for event in &mut events {
@@ -162,30 +179,64 @@ fn new_events(shim: &Library) -> Result<[CUevent; STEPS_AHEAD + 1]> {
     Ok(events)
 }
 
-/// What a program calls that works ahead, of the shim or of the library behind it.
-struct Ahead {
-    launch: CuLaunchKernel,
-    record: CuEventRecord,
-    wait: CuEventSynchronize,
+/// What is called, of the shim or of the library behind it.
+#[derive(Debug)]
+pub(super) struct Side {
+    pub(super) launch: CuLaunchKernel,
+    pub(super) synchronize: CuCtxSynchronize,
+    pub(super) record: CuEventRecord,
+    pub(super) wait: CuEventSynchronize,
+    version: CuDriverGetVersion,
 }
 
-impl Ahead {
+impl Side {
     fn of(library: &Library) -> Result<Self> {
-        let launch = library.function(c"cuLaunchKernel")?;
-        let (record, wait) = (library.function(c"cuEventRecord")?, library.function(c"cuEventSynchronize")?);
-        Ok(Self { launch, record, wait })
+        Ok(Self {
+            launch: library.function(c"cuLaunchKernel")?,
+            synchronize: library.function(c"cuCtxSynchronize")?,
+            record: library.function(c"cuEventRecord")?,
+            wait: library.function(c"cuEventSynchronize")?,
+            version: library.function(c"cuDriverGetVersion")?,
+        })
     }
 
-    /// Nanoseconds of CPU time of one step.
-    fn steps(&self, kernel: CUfunction, events: &[CUevent]) -> Result<f64> {
+    /// Waits for all that was launched.
+    pub(super) fn synchronized(&self) -> Result<()> {
+        // SAFETY: no arguments; a context is current to this thread.
+        checked("cuCtxSynchronize", unsafe { (self.synchronize)() })
+    }
+
+    /// Records an event behind what was launched last, and waits for that of [`STEPS_AHEAD`] steps before.
+    pub(super) fn step_ended(&self, step: usize, events: &Events) -> Result<()> {
+        // SAFETY: the events were made in the context that is current to this thread.
+        let failed = unsafe {
+            (self.record)(events[step % events.len()], null_mut()) | (self.wait)(events[(step + 1) % events.len()])
+        };
+        checked("cuEventRecord or cuEventSynchronize", failed)
+    }
+
+    /// Nanoseconds of CPU time of one launch of many. Their ends are waited for afterwards.
+    fn block_of_launches(&self, kernel: CUfunction) -> Result<f64> {
+        let each_ns = launches(self.launch, kernel, LAUNCHES)?;
+        self.synchronized().map(|()| each_ns)
+    }
+
+    /// Nanoseconds of CPU time of one round of launches and a wait for them.
+    fn rounds(&self, kernel: CUfunction) -> Result<f64> {
+        let start_ns = thread_cpu_ns();
+        for _ in 0..ROUNDS {
+            launches(self.launch, kernel, LAUNCHES_IN_A_ROUND)?;
+            self.synchronized()?;
+        }
+        Ok((thread_cpu_ns() - start_ns) as f64 / f64::from(ROUNDS))
+    }
+
+    /// Nanoseconds of CPU time of one step of a program that works ahead.
+    fn steps(&self, kernel: CUfunction, events: &Events) -> Result<f64> {
         let start_ns = thread_cpu_ns();
         for step in 0..STEPS {
             launches(self.launch, kernel, 1)?;
-            // SAFETY: the events were made in the context that is current to this thread.
-            let failed = unsafe {
-                (self.record)(events[step % events.len()], null_mut()) | (self.wait)(events[(step + 1) % events.len()])
-            };
-            checked("cuEventRecord or cuEventSynchronize", failed)?;
+            self.step_ended(step, events)?;
         }
         Ok((thread_cpu_ns() - start_ns) as f64 / STEPS as f64)
     }
@@ -204,6 +255,27 @@ fn version_calls(get: CuDriverGetVersion) -> Result<f64> {
     Ok(elapsed_ns / f64::from(CALLS))
 }
 
-fn checked(call: &str, code: i32) -> Result<()> {
+pub(super) fn checked(call: &str, code: i32) -> Result<()> {
     ensure(code == 0, || format!("{call} answered {code}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn each_side_is_first_in_every_second_round() {
+        let (mut both, order, mut told) = (Both::default(), RefCell::new(Vec::new()), Map::new());
+        for round in 0..4 {
+            let block = |side| {
+                order.borrow_mut().push(side);
+                Ok(f64::from(round as u32))
+            };
+            both.measure(round, block).unwrap();
+        }
+        assert_eq!(order.into_inner(), [0, 1, 1, 0, 0, 1, 1, 0]);
+        both.tell(&mut told, "launch", 2);
+        assert_eq!(Value::from(told), json!({"launch_ns": [2.0, 3.0], "launch_native_ns": [2.0, 3.0]}));
+    }
 }

@@ -24,7 +24,7 @@ pub fn measure(host: &Host, sheet: &mut Sheet) -> Result<()> {
     add(sheet, "shim.trampoline_added", &measured, "version_ns", "version_native_ns")
 }
 
-/// Each block through the shim stands beside the block past it that followed at once.
+/// Each block through the shim stands beside the block past it of the same round.
 fn add(sheet: &mut Sheet, name: &str, measured: &Value, own: &str, native: &str) -> Result<()> {
     let (own, native) = (numbers(measured, own)?, numbers(measured, native)?);
     let added: Vec<f64> = own.iter().zip(&native).map(|(own, native)| own - native).collect();

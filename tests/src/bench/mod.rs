@@ -5,11 +5,12 @@
 //!
 //! Rooms: `figures` and `catalog` (names and promises), `sheet` and `table` (what was measured), `sharing` with `trio`,
 //! `phases` and `lending` (three tenants), `entitlements`, `latency` and `containers` (other tenants), `calls` and
-//! `call_cost` (calls in a container), `starts` (processes in a container), `allocation` (on the stand), `gate` and
+//! `call_cost` with `block_cost` (calls in a container), `starts` (processes in a container), `allocation` (on the stand), `gate` and
 //! `null_driver` (the gate alone), `runtime`, `verbs`, `leases` and `bundle` (whole processes of the OCI runtime), `sizes`,
 //! `kills` (the kill matrix), `decide` and `host_decide` (the scheduler).
 
 mod allocation;
+mod block_cost;
 mod bundle;
 pub mod call_cost;
 mod calls;
