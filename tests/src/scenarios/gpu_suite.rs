@@ -177,9 +177,16 @@ pub fn run_all(inside: &Inside) -> Result<()> {
         for name in ["share.hami.error", "cost.spin_300us.hami_limited"] {
             same(figures, name, &Value::Null)?;
         }
-        for name in
-            ["cost.spin_300us.hami", "cost.spin_300us.early", "cost.mean_busy", "cost.call.launch", "cost.call.event"]
-        {
+        for name in [
+            "cost.spin_300us.hami",
+            "cost.spin_300us.early",
+            "cost.mean_busy",
+            "cost.call.launch",
+            "cost.call.event",
+            "cost.block.50us.event",
+            "reclaim.native.p95",
+            "unequal.decode_train.20_80.charged",
+        ] {
             ensure(figures[name]["value"].is_number(), || format!("{name} was not measured"))?;
         }
         Ok(())

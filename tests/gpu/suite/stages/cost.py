@@ -7,7 +7,7 @@ from ..host import HostError
 from ..record import interval, interval_of, median, percentile
 from ..tenant import START_PATIENCE_S, TenantError, Tenants, hear_all, prepare, run_together, warm_up
 
-SECONDS = 136
+SECONDS = 144
 # Turns of a plain process before gpool is brought up, and as many afterwards.
 AROUND_TURNS = 6
 # How a work is measured: in how many rounds, in each of which each process has a turn; how long a turn is; its beginning, which
