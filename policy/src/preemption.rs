@@ -173,6 +173,12 @@ pub struct Notice {
 }
 
 impl Notice {
+    /// Of one that was told before to go by then, by an earlier supervisor.
+    #[must_use]
+    pub fn told_until(until_ns: u64) -> Self {
+        Self { until_ns: Some(until_ns), ..Self::default() }
+    }
+
     /// Until when it may stay, if it was told to go.
     #[must_use]
     pub fn until_ns(&self) -> Option<u64> {

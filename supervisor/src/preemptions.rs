@@ -4,13 +4,14 @@
 use crate::cgroup;
 use crate::clock::{self, ns};
 use crate::gatekeeper::Order;
-use crate::lease::{ForWhom, Lease, Leases, MakingRoom, Taking, about, slice_priority};
+use crate::lease::{ForWhom, Lease, Leases, MakingRoom, Record, Taking, about, slice_priority};
 use crate::revocation;
 use crate::suspension;
 use gpool_configuration::{Configuration, NoticeSignal, Preemption, PreemptionAction};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
 use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
 use rustix::process::Signal;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -27,6 +28,35 @@ pub struct MakesRoom {
     pub for_whom: Option<ForWhom>,
     /// How it is served meanwhile.
     pub turn: Option<Turn>,
+}
+
+/// That a lease was told to make room, as written down: the next supervisor neither tells it again nor gives it another grace, and who
+/// waits for the room goes on being the one for whom it goes.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldToGo {
+    /// Until when it may stay, CLOCK_MONOTONIC of the record's boot.
+    pub until_ns: u64,
+    /// For whom it goes.
+    pub for_whom: Option<ForWhom>,
+}
+
+impl MakesRoom {
+    /// What a lease was told by the supervisor that has written this record. Of one whose GPUs were taken since, or that was suspended,
+    /// that is over.
+    pub fn of(record: &Record) -> Self {
+        let runs = record.revocation.is_none() && record.suspension.is_none();
+        record.told_to_go.clone().filter(|_| runs).map_or_else(Self::default, |told| Self {
+            notice: Notice::told_until(told.until_ns),
+            for_whom: told.for_whom,
+            turn: None,
+        })
+    }
+
+    /// What of it the next supervisor has to know.
+    pub fn told_to_go(&self) -> Option<ToldToGo> {
+        let until_ns = self.notice.until_ns()?;
+        Some(ToldToGo { until_ns, for_whom: self.for_whom.clone() })
+    }
 }
 
 /// Looks again and again.
@@ -89,6 +119,8 @@ impl Preemptions {
                 None if lease.leaves_ns().is_none() => lease.makes_room.for_whom = None,
                 None => {}
             }
+            // Before anybody is sent a signal: of two the second may end a program that writes its state down because of the first.
+            write_down(leases, lease);
             serve(leases, lease, turns.get(id).copied());
             match step {
                 Step::Rest => {}
@@ -102,6 +134,18 @@ impl Preemptions {
         let due = making.iter().filter(are_all_over);
         let due = due.map(|its| Due { leases: its.leases.clone(), for_whom: its.for_whom.clone() }).collect();
         (told, due)
+    }
+}
+
+/// Has its record say what it was told, for the next supervisor.
+fn write_down(leases: &Leases, lease: &mut Lease) {
+    let told = lease.makes_room.told_to_go();
+    if lease.record.told_to_go == told {
+        return;
+    }
+    lease.record.told_to_go = told;
+    if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
+        log!("{error}; the next supervisor may tell it anew to make room");
     }
 }
 
@@ -248,6 +292,7 @@ fn take(leases: &Leases, due: &Due) {
         leases.counters.note_preemption(taken.as_ref().copied().unwrap_or("not_revoked"));
         serve(leases, lease, None);
         lease.makes_room = MakesRoom::default();
+        write_down(leases, lease);
         let Err(error) = taken else { continue };
         lease.makes_room.notice.give_up(revocation::again_ns(&error, clock::now_ns()));
         let short = lease.record.container_id.short();
@@ -273,6 +318,8 @@ fn still_due(leases: &Leases, id: &LeaseId, for_whom: &ForWhom) -> Option<Priori
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::{RevocationRecord, lease_in, lease_of};
+    use gpool_protocol::ContainerId;
 
     #[test]
     fn nobody_counts_on_what_cannot_be_taken() {
@@ -281,5 +328,31 @@ mod tests {
         let suspends = Preemption { action: PreemptionAction::Suspend, ..rules.clone() };
         assert!(preempts(&suspends, true));
         assert!(!preempts(&Preemption { enabled: false, ..rules }, false));
+    }
+
+    #[test]
+    fn what_a_lease_was_told_is_known_to_the_next_supervisor() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lease = lease_in(dir.path(), "01");
+        assert_eq!((lease.record.told_to_go.clone(), lease.leaves_ns()), (None, None));
+        let rule = Rule { after_ns: 0, grace_ns: 30, least_run_ns: 0 };
+        let steps: Vec<Step> = (0..3).map(|_| lease.makes_room.notice.step(Need::Yes, 100, rule)).collect();
+        assert_eq!(steps.last(), Some(&Step::Tell));
+        lease.makes_room.for_whom = Some(ForWhom::Waits(ContainerId("waits".into())));
+        let told = lease.makes_room.told_to_go();
+        let written = Record { told_to_go: told, ..lease.record.clone() };
+        let text = serde_json::to_string(&written).unwrap();
+        assert!(text.contains(r#""told_to_go":{"until_ns":130,"for_whom":{"waits":"waits"}}"#), "{text}");
+        let read: Record = serde_json::from_str(&text).unwrap();
+        assert_eq!((&read, MakesRoom::of(&read)), (&written, lease.makes_room.clone()));
+        let mut next = lease_of(dir.path(), read.clone(), "next");
+        assert_eq!((next.leaves_ns(), &next.record), (Some(130), &read));
+        assert_eq!(next.makes_room.notice.step(Need::Yes, 129, rule), Step::Rest, "it is not told again");
+        assert_eq!(next.makes_room.notice.step(Need::Yes, 130, rule), Step::Take, "nor has it another grace");
+        // What became of it before that was written down.
+        let devices = [(195, 0)].into();
+        let revocation = RevocationRecord { devices, is_denied: false, is_settled: false, by: Taking::MadeRoom };
+        let next = lease_of(dir.path(), Record { revocation: Some(revocation), ..read }, "taken");
+        assert_eq!((next.makes_room, next.record.told_to_go), (MakesRoom::default(), None));
     }
 }

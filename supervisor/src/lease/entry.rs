@@ -38,14 +38,16 @@ pub struct Entry {
 impl Entry {
     /// The lease, of which nothing was seen yet.
     pub fn into_lease(self, tenant: TenantId, now_ns: u64) -> Lease {
-        let Self { record, accounts, region, requester, state, is_taken_over, .. } = self;
+        let Self { mut record, accounts, region, requester, state, is_taken_over, .. } = self;
+        let makes_room = MakesRoom::of(&record);
+        record.told_to_go = makes_room.told_to_go();
         Lease {
             promise: PromiseNotes::default(),
             kernels: KernelNotes::default(),
             idleness: record.idleness(now_ns, 0),
             signs: None,
             was_seen: false,
-            makes_room: MakesRoom::default(),
+            makes_room,
             end_notice: Notice::told_of(record.told_of_end_ns),
             suspension: SuspensionNotes::default(),
             ending_since: (state == LeaseState::Ending).then(Instant::now),
@@ -87,11 +89,17 @@ impl Entry {
 /// A lease of the sample's container, for tests; its region lies below `dir`.
 #[cfg(test)]
 pub fn lease_in(dir: &std::path::Path, id: &str) -> Lease {
-    let region_dir = dir.join(id);
+    lease_of(dir, Record { lease_id: gpool_protocol::LeaseId(id.into()), ..super::record::sample() }, id)
+}
+
+/// One that is written down so, for tests; its region lies in the folder `name` of `dir`.
+#[cfg(test)]
+pub fn lease_of(dir: &std::path::Path, record: Record, name: &str) -> Lease {
+    let region_dir = dir.join(name);
     std::fs::create_dir(&region_dir).unwrap();
     let region = RegionHost::create_unmounted(&region_dir, &crate::region::ControlPage::of_half());
     let entry = Entry {
-        record: Record { lease_id: gpool_protocol::LeaseId(id.into()), ..super::record::sample() },
+        record,
         accounts: vec![GpuAccount::new(0, 0)],
         region: Arc::new(region),
         requester: None,

@@ -17,6 +17,7 @@ use gpool_policy::giving_way::needed;
 use gpool_policy::preemption::{Candidate, Leaving, Need, Rule, Turn, Wait};
 use gpool_policy::slice::Priority as SlicePriority;
 use gpool_protocol::{ContainerId, LeaseId, LeaseState, Mechanism, Priority, format_seconds};
+use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -35,7 +36,8 @@ pub struct GivingWay {
 }
 
 /// For whom others make room.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum ForWhom {
     /// A container that waits.
     Waits(ContainerId),

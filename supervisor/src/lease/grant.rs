@@ -228,6 +228,7 @@ impl Leases {
             run_seconds: run.seconds,
             ends_ns: run.ends_ns,
             told_of_end_ns: None,
+            told_to_go: None,
             owner_uid: uid,
             created_unix_ms: clock::unix_ms(),
             created_ns: Some(clock::now_ns()),

@@ -72,6 +72,8 @@ pub use deadline::Since;
 pub use described::about;
 pub use ending::Ending;
 pub use entitlement::{class_policy, fails_open, slice_priority};
+#[cfg(test)]
+pub use entry::{lease_in, lease_of};
 pub use figures::{Figures, Holding};
 pub use giving_way::{ForWhom, MakingRoom};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases};
