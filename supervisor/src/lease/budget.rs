@@ -7,7 +7,7 @@ use super::book::Book;
 use super::described::about;
 use super::entitlement::held_demand;
 use super::grant::Leases;
-use super::quota::Holder;
+use super::quota::{Holder, Tally};
 use super::record::Record;
 use super::refusal::failed;
 use crate::clock;
@@ -20,7 +20,10 @@ use gpool_protocol::{BeyondBudget, ErrorBody, ErrorCode, EventKind, LeaseId, Mec
 use jiff::civil::Date;
 use jiff::tz::TimeZone;
 use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
+/// Who waits until it is known what budgets have spent looks as often as this.
+const READING_PAUSE: Duration = Duration::from_millis(20);
 /// 1970-01-01 was a Thursday.
 const DAYS_SINCE_MONDAY: u64 = 3;
 
@@ -86,6 +89,32 @@ pub fn span_of(period: Period, unix_s: u64) -> (u64, u64) {
 }
 
 impl Leases {
+    /// Whether what budgets have spent is still being read: the supervisor has just started. Where it cannot be read none is kept to.
+    pub fn reads_hours(&self) -> bool {
+        let configuration = self.configuration();
+        let is_counted = configuration.ledger.is_kept() && configuration.quota.first_of_hours().is_some();
+        is_counted && !self.ledger.has_looked()
+    }
+
+    /// Waits until that is read, until `deadline` at most.
+    pub fn await_hours(&self, deadline: Instant) {
+        while self.reads_hours() && Instant::now() < deadline {
+            std::thread::sleep(READING_PAUSE);
+        }
+    }
+
+    /// Lets nobody have what cannot be taken back before it is known what his budgets have spent; `own` is what he has of it.
+    ///
+    /// # Errors
+    /// As by a supervisor that is starting: who asks tries again by himself.
+    pub fn check_hours_are_read(&self, own: Option<&Tally>, wanted: &Tally) -> Result<(), ErrorBody> {
+        // In an emergency none holds.
+        if !self.reads_hours() || self.overrides.of(wanted.holders()).is_some() {
+            return Ok(());
+        }
+        unread(&self.configuration().quota, own, wanted).map_or(Ok(()), Err)
+    }
+
     /// How far the budgets of those are spent for whom a lease of this team and user counts.
     pub fn accounts_of(&self, team: Option<&str>, uid: u32) -> Vec<(Holder, Account)> {
         let (configuration, spent) = (self.configuration(), self.ledger.spent());
@@ -186,6 +215,22 @@ impl Leases {
     }
 }
 
+/// The refusal of one that would have for good what a budget bounds of which nothing is known yet; none of one that would not.
+fn unread(quota: &Quota, own: Option<&Tally>, wanted: &Tally) -> Option<ErrorBody> {
+    let holder = wanted.holders().iter().find(|holder| holder.table(quota).1.gpu_hours.is_some())?;
+    let table = holder.table(quota).0;
+    wanted.promises_for_good(own).then(|| {
+        ErrorBody::new(
+            ErrorCode::SupervisorAbsent,
+            format!(
+                "the supervisor has just started, and what {holder} has spent of [{table}] gpu_hours is still being read; what is asked \
+                 for could not be taken back"
+            ),
+            "try again in a moment, add wait to the request, or ask for mode=slice, which begins at once",
+        )
+    })
+}
+
 /// Whether a lease is promised a share that can be taken back while it runs. What the hardware keeps, whole GPUs, instances, parts
 /// of an MPS server and time slices, is its own until it ends.
 fn is_promised(record: &Record) -> bool {
@@ -245,6 +290,27 @@ mod tests {
         assert_eq!(october.budget.spent_ns, 0, "a clock that is behind counts nothing of what comes after it");
         let unknown = Account::of(&team("vision"), &quota, None, at("2026-11-30T23:59:59Z")).unwrap();
         assert!(!unknown.is_known && !unknown.is_spent() && november.is_known);
+    }
+
+    #[test]
+    fn nobody_has_for_good_what_a_budget_bounds_before_that_is_read() {
+        let text = "[quota.team.vision]\ngpu_hours = \"10/month\"\n[quota.user.7]\ngpu_hours = \"10/month\"\n";
+        let quota = gpool_configuration::parse(std::path::Path::new("config.toml"), text).unwrap().quota;
+        let vision = || Record { team: Some("vision".into()), ..sample() };
+        let of = |record: &Record| unread(&quota, None, &Tally::of(record, &[])).map(|refusal| refusal.to_string());
+        for mechanism in [Mechanism::Exclusive, Mechanism::Mig, Mechanism::Mps, Mechanism::TimeSlice] {
+            let wanted = Record { mechanism, ..vision() };
+            let refused = of(&wanted).unwrap();
+            assert!(refused.contains("team vision has spent of [quota.team.vision] gpu_hours"), "{refused}");
+            assert!(refused.ends_with("[GPOOL-E001]"), "who asks tries again by himself: {refused}");
+            assert_eq!(of(&Record { team: None, ..wanted.clone() }), None, "no budget bounds it");
+            assert!(of(&Record { team: None, owner_uid: 7, ..wanted.clone() }).unwrap().contains("user 7"));
+            let own = Tally::of(&wanted, &[]);
+            assert_eq!(unread(&quota, Some(&own), &own), None, "who comes back has what it had");
+        }
+        assert_eq!(of(&vision()), None, "a share on slices is taken back when it is known");
+        let unbound = Record { mechanism: Mechanism::TimeSlice, fraction_permille: 0, ..vision() };
+        assert_eq!(of(&unbound), None, "of what the driver divides it is promised nothing");
     }
 
     #[test]

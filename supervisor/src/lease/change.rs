@@ -138,6 +138,7 @@ impl Leases {
         let (own, wanted) = (own.unwrap_or_else(|| Tally::of(old, &gpus)), Tally::of(new, &gpus));
         let goes = |ahead: &[Tally]| self.check_quota(&scene, Some(&own), &wanted, ahead);
         goes(&[])?;
+        self.check_hours_are_read(Some(&own), &wanted)?;
         let waiting = book.queue.before_lease(new, new.priority);
         let (whom, more) = (Whom::of(new), growth(old, new));
         let accounts = book.leases.get(&old.lease_id).map_or(&[][..], |lease| &lease.accounts);

@@ -9,7 +9,8 @@ use super::ends::Run;
 use super::grant::Leases;
 use super::keeping::find_in_pod;
 use super::mechanism::Served;
-use super::room::Room;
+use super::quota::Tally;
+use super::room::{Room, tally_of};
 use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::drains;
@@ -90,6 +91,15 @@ impl Leases {
                 {
                     drop(self.ended.wait_timeout(book, left).unwrap_or_else(PoisonError::into_inner));
                 }
+                Err(refusal)
+                    if refusal.code == ErrorCode::SupervisorAbsent
+                        && has_time
+                        && !left.is_zero()
+                        && self.reads_hours() =>
+                {
+                    drop(book);
+                    self.await_hours(deadline);
+                }
                 // A script that starts one container behind another's end counts on what that one had.
                 Err(refusal)
                     if has_time
@@ -159,8 +169,10 @@ impl Leases {
             check_in_time(asked, run, book.queue.since(asked, uid, clock::now_ns()).first_ns)?;
         }
         let room = self.room_for(asked, uid, &scene, record.zip(home));
-        let Room { served, domain, placed, has_no_hours, is_lent, .. } =
-            room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), book))?;
+        let room = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), book))?;
+        let own = record.map(|record| Tally::of(record, &gpus));
+        self.check_hours_are_read(own.as_ref(), &tally_of((asked, uid), room.counts(), (&gpus, book)))?;
+        let Room { served, domain, placed, has_no_hours, is_lent, .. } = room;
         if has_no_hours && asked.request.deadline.is_some() && record.is_none() {
             let refusal = without_hours();
             // Of who waits the next period may come in time.

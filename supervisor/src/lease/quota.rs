@@ -201,6 +201,13 @@ impl Tally {
         &self.holders
     }
 
+    /// Whether it promises more than `own` does of what cannot be taken back while it runs, as the share of one on slices can.
+    pub fn promises_for_good(&self, own: Option<&Self>) -> bool {
+        let had_permille = own.filter(|own| !own.has_no_hours).map_or(0, |own| own.amounts.share_permille);
+        let is_for_good = self.mechanism != Mechanism::Slice && !self.has_no_hours;
+        is_for_good && self.amounts.share_permille > had_permille
+    }
+
     fn for_whom(&self, holder: &Holder) -> Amounts {
         if self.holders.contains(holder) { self.amounts } else { Amounts::default() }
     }

@@ -146,7 +146,9 @@ impl Leases {
             true => self.room_on_drained((asked, uid), &scene, &own),
             false => self.room_for(asked, uid, &scene, None),
         };
-        let Room { has_no_hours, .. } = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), &book))?;
+        let room = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), &book))?;
+        self.check_hours_are_read(None, &tally_of((asked, uid), room.counts(), (&gpus, &book)))?;
+        let has_no_hours = room.has_no_hours;
         let Some(lease) = book.leases.get_mut(id).filter(|lease| lease.record.is_out()) else { return Ok(()) };
         let mut record = Record { has_no_hours, ..lease.record.with_its_promise() };
         if has_no_hours {

@@ -3,7 +3,7 @@
 use super::deadline::check_in_time;
 use super::grant::Leases;
 use super::placing::LOOK_PATIENCE;
-use super::room::{Room, Scene};
+use super::room::{Room, Scene, tally_of};
 use crate::clock;
 use gpool_protocol::{ContainerId, ErrorBody, LeaseRequest, Mechanism, Request, Trial, TrialRequest};
 use std::time::Instant;
@@ -50,10 +50,12 @@ impl Leases {
         let scene = Scene { is_imagined: true, ..self.scene(&book, None, &gpus) };
         let room = self.room_for(asked, uid, &scene, None);
         let room = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), &book));
-        let Room { served, placed, has_no_hours, .. } = match room {
+        let room = match room {
             Err(refusal) => return Err(self.with_moment(refusal, (asked, uid), &scene)),
             Ok(room) => room,
         };
+        self.check_hours_are_read(None, &tally_of((asked, uid), room.counts(), (&gpus, &book)))?;
+        let Room { served, placed, has_no_hours, .. } = room;
         if served.mechanism == Mechanism::Mps {
             self.check_serves_mps()?;
         }

@@ -36,7 +36,7 @@ use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
 use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, History, Savings, Sizes, Usage};
 use reader::Reader;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 use store::{FileName, GpuFacts, LedgerError, Store};
@@ -70,6 +70,8 @@ pub struct Ledger {
     unwritten: Mutex<Unwritten>,
     /// What was promised to whom; none while there are no budgets, or that could not be read yet. Held by nobody who waits.
     spent: Mutex<Option<Arc<Spent>>>,
+    /// Whether it was tried to find that out, or there was nothing to be found out.
+    has_looked: AtomicBool,
     /// Until when that is, CLOCK_MONOTONIC.
     spent_until_ns: AtomicU64,
     /// What teams were promised and had in this life. Held by nobody who waits.
@@ -110,6 +112,8 @@ pub fn keep(leases: &Leases) {
             }
             inner.balance.closes_ns()
         };
+        // Whatever came of it.
+        leases.ledger.has_looked.store(true, Ordering::Relaxed);
         std::thread::sleep(LEAST_PERIOD);
         let is_failing = leases.ledger.lock().failed.is_some();
         let left_ns = closes_ns.saturating_sub(clock::now_ns());
@@ -235,6 +239,11 @@ impl Ledger {
     /// What was promised to whom, up to ten seconds ago, if that is known.
     pub fn spent(&self) -> Option<Arc<Spent>> {
         self.spent_now().clone()
+    }
+
+    /// Whether it is known by now what was promised to whom, or that it cannot be read. Before that the supervisor is just starting.
+    pub fn has_looked(&self) -> bool {
+        self.has_looked.load(Ordering::Relaxed)
     }
 
     /// What each team was promised and had since the supervisor started, nanoseconds.

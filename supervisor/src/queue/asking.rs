@@ -331,12 +331,12 @@ fn after_a_wait(refusal: ErrorBody) -> ErrorBody {
     ErrorBody { message: format!("the time to wait for room is over: {}", refusal.message), ..refusal }
 }
 
-/// Whether the end of a lease could make room for it, or there is room and the supervisor could not do its part, which may pass. For
-/// one that waits GPUs that do not answer for a moment are no end, nor is a driver that was replaced.
+/// Whether the end of a lease could make room for it, or there is room and the supervisor could not do its part, or has just started,
+/// which passes. For one that waits GPUs that do not answer for a moment are no end, nor is a driver that was replaced.
 pub fn is_for_want_of_room(refusal: &ErrorBody, is_known: bool) -> bool {
     match refusal.code {
         ErrorCode::ShareNotFree | ErrorCode::MemoryNotFree | ErrorCode::NoMechanism | ErrorCode::QuotaReached => true,
-        ErrorCode::SupervisorFailed => true,
+        ErrorCode::SupervisorFailed | ErrorCode::SupervisorAbsent => true,
         ErrorCode::NoGpu => is_known,
         _ => false,
     }
@@ -355,6 +355,7 @@ mod tests {
             !refused(ErrorCode::LeaseConflict) && !refused(ErrorCode::NoGpu) && !refused(ErrorCode::RequestInvalid)
         );
         assert!(refused(ErrorCode::SupervisorFailed), "a full disk refuses the whole queue, one after the other");
+        assert!(refused(ErrorCode::SupervisorAbsent), "it has just started, and costs nobody his place");
         let silent = ErrorBody::new(ErrorCode::NoGpu, "x", "y");
         assert!(is_for_want_of_room(&silent, true), "NVML may say nothing for a while");
     }
