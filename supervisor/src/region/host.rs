@@ -139,12 +139,12 @@ impl RegionHost {
     }
 
     fn open_with(dir: &Path, bell: impl FnOnce() -> Result<Arc<LeaseBell>, RegionError>) -> Result<Self, RegionError> {
-        let path = dir.join(CONTROL_FILE);
-        let control = opening::open(&path).map_err(failed("cannot open", &path));
-        // All begin to wait at once, if they must.
-        let report = opening::open(&dir.join(REPORT_FILE)).map_err(failed("cannot open", &dir.join(REPORT_FILE)));
-        let bell = bell();
-        let (control, report, bell) = (control?, Arc::new(ReportFile::new(report?)), bell?);
+        let (path, report_path) = (dir.join(CONTROL_FILE), dir.join(REPORT_FILE));
+        let paths = [path.as_path(), &report_path];
+        // The bell is opened beside them, if they are waited for.
+        let (opened, bell) = (opening::open_all(paths), bell());
+        let [control, report] = opened.map_err(|(place, cause)| failed("cannot open", paths[place])(cause))?;
+        let (report, bell) = (Arc::new(ReportFile::new(report)), bell?);
         let (protection, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };

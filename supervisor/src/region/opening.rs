@@ -60,6 +60,29 @@ pub fn open(path: &Path) -> io::Result<File> {
     open_with(path, |path| wait(path).map(drop))
 }
 
+/// Opens all of these for reading and writing, or none of them. Where somebody has a lease on one, a later call succeeds: what could be
+/// opened is kept until then. Whoever may lease a file that was let go would be at one while the other is waited for, in turn and for
+/// ever.
+///
+/// # Errors
+/// As [`open`], with the place of the file that could not be opened.
+pub fn open_all<const FILES: usize>(paths: [&Path; FILES]) -> Result<[File; FILES], (usize, io::Error)> {
+    // All begin to wait at once, if they must.
+    let (mut files, mut failed) = (Vec::new(), None);
+    for (place, path) in paths.iter().enumerate() {
+        match open(path) {
+            Ok(file) => files.push((place, file)),
+            Err(error) => failed = failed.or(Some((place, error))),
+        }
+    }
+    let Some(failed) = failed else {
+        let mut files = files.into_iter().map(|(_, file)| file);
+        return Ok(paths.map(|_| files.next().expect("each was opened")));
+    };
+    waiting().extend(files.into_iter().map(|(place, file)| (paths[place].to_owned(), Some(Ok(file)))));
+    Err(failed)
+}
+
 /// [`open`], with what makes the thread that waits.
 fn open_with(path: &Path, wait: impl FnOnce(PathBuf) -> io::Result<()>) -> io::Result<File> {
     let mut all = waiting();
@@ -151,15 +174,28 @@ mod tests {
         }
     }
 
-    /// Whether the thread that waits in the kernel does so by now: it has no other reason to sleep.
-    fn one_waits() -> bool {
+    /// Held by a test that counts threads.
+    static COUNTING: Mutex<()> = Mutex::new(());
+
+    /// How many of the threads that wait in the kernel do so by now: they have no other reason to sleep.
+    fn waiting_threads() -> usize {
         let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
         let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("stat")).ok());
-        stats.into_iter().any(|stat| ["S", "D"].iter().any(|state| stat.contains(&format!("({THREAD}) {state} "))))
+        let waits = |stat: &String| ["S", "D"].iter().any(|state| stat.contains(&format!("({THREAD}) {state} ")));
+        stats.filter(waits).count()
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool) {
+        let patience = Instant::now() + Duration::from_secs(30);
+        while !is_so() {
+            assert!(Instant::now() < patience, "it does not come to that");
+            std::thread::yield_now();
+        }
     }
 
     #[test]
     fn a_lease_of_somebody_holds_nobody_up_and_there_is_no_second_one() {
+        let _turn = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("control");
         std::fs::write(&path, "page").unwrap();
@@ -173,9 +209,7 @@ mod tests {
         for _ in 0..3 {
             assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::ResourceBusy);
         }
-        while !one_waits() {
-            std::thread::yield_now();
-        }
+        wait_until(|| waiting_threads() == 1);
         assert_eq!(lease(&tenant, libc::F_UNLCK), 0);
         let patience = Instant::now() + Duration::from_secs(30);
         let opened = loop {
@@ -190,5 +224,32 @@ mod tests {
         assert_eq!(opened.unwrap().metadata().unwrap().len(), 4);
         assert!(waiting().get(&path).is_none());
         assert!(open(&dir.path().join("nonesuch")).is_err_and(|error| error.kind() == ErrorKind::NotFound));
+    }
+
+    #[test]
+    fn of_two_leased_files_the_one_that_was_opened_is_not_leased_again_while_the_other_is_waited_for() {
+        let _turn = COUNTING.lock().unwrap_or_else(PoisonError::into_inner);
+        let dir = tempfile::tempdir().unwrap();
+        let paths = ["control", "report"].map(|name| dir.path().join(name));
+        paths.iter().for_each(|path| std::fs::write(path, "page").unwrap());
+        let open_both = || open_all([&paths[0], &paths[1]]);
+        assert!(open_both().is_ok(), "nobody has a lease");
+        let tenants = [0, 1].map(|place| File::open(&paths[place]).unwrap());
+        tenants.iter().for_each(|tenant| assert_eq!(lease(tenant, libc::F_RDLCK), 0));
+        assert_eq!(open_both().unwrap_err().1.kind(), ErrorKind::ResourceBusy);
+        wait_until(|| waiting_threads() == 2);
+        for (left, place) in [(1, 0), (0, 1)] {
+            assert_eq!(lease(&tenants[place], libc::F_UNLCK), 0);
+            wait_until(|| waiting_threads() == left && matches!(waiting().get(&paths[place]), Some(Some(Ok(_)))));
+            if left > 0 {
+                for _ in 0..3 {
+                    let (of, error) = open_both().unwrap_err();
+                    assert_eq!((of, error.kind()), (1, ErrorKind::ResourceBusy));
+                    assert_eq!(lease(&tenants[place], libc::F_RDLCK), -1, "it is open for writing");
+                }
+            }
+        }
+        assert!(open_both().is_ok_and(|files| files.iter().all(|file| file.metadata().unwrap().len() == 4)));
+        assert!(paths.iter().all(|path| !waiting().contains_key(path)));
     }
 }
