@@ -114,7 +114,7 @@ fn a_lease_whose_bell_cannot_be_opened_is_kept_and_heard_once_it_can() {
     drop(RegionHost::create_unmounted(dir.path(), &ControlPage::of_half()));
     let Some(holder) = Holder::of_pipe(&dir.path().join(BELL_FILE)) else { return };
     let (gatekeeper, _) = start(1, |_| {}).unwrap();
-    let region = Arc::new(RegionHost::open(dir.path()).unwrap());
+    let region = Arc::new(RegionHost::open(dir.path(), 0).unwrap());
     region.report_file().write_all_at(&77u64.to_le_bytes(), 0).unwrap();
     let share = Share { limit_permille: Some(1000), ..Share::of(300) };
     gatekeeper.order(Order::Join { tenant: TenantId(1), gpus: vec![0], region: region.clone(), share, debt_ns: 0 });

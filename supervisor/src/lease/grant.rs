@@ -314,7 +314,7 @@ impl Leases {
             fail_open: fails_open(&configuration, &record),
             gpu_uuids: record.gpus(),
         };
-        let region = RegionHost::create(&self.mounts, &region_dir, &page)
+        let region = RegionHost::create(&self.mounts, &region_dir, &page, record.owner_uid)
             .map_err(|cause| undo(failed("the lease's region cannot be made", cause)))?;
         let debt_ns = book.debts.owed_ns(&record, clock::now_ns());
         if book.debts.hand_over(&record) {

@@ -146,13 +146,14 @@ fn is_settled(leases: &Leases, record: &Record, was_seen: bool) -> bool {
 /// cannot be told may be.
 fn may_be_known(leases: &Leases, record: &Record) -> bool {
     let has_daemon = record.mps_group.as_ref().is_none_or(|id| has_group(leases, id));
-    has_daemon && may_be_ready(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id))
+    let region_dir = region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id);
+    has_daemon && may_be_ready(&region_dir, record.owner_uid)
 }
 
 /// Whether the region there was ever ready for a container.
-fn may_be_ready(region_dir: &Path) -> bool {
+fn may_be_ready(region_dir: &Path, uid: u32) -> bool {
     let is_there = region_dir.join(CONTROL_FILE).try_exists().unwrap_or(true);
-    is_there && RegionHost::open(region_dir).map_or(true, |region| !region.is_blank())
+    is_there && RegionHost::open(region_dir, uid).map_or(true, |region| !region.is_blank())
 }
 
 fn has_group(leases: &Leases, id: &str) -> bool {
@@ -197,7 +198,8 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
     if state == LeaseState::Pending && !record.mps_group.as_ref().is_none_or(|id| has_group(leases, id)) {
         return Err("its MPS daemon was being started".into());
     }
-    let region = RegionHost::open(&region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id));
+    let region_dir = region_dir_of(&leases.configuration().paths.run_dir, &record.lease_id);
+    let region = RegionHost::open(&region_dir, record.owner_uid);
     let region = region.map_err(|cause| cause.to_string())?;
     if !region.is_ours() {
         return Err("its region is of another layout".into());
@@ -389,13 +391,13 @@ mod tests {
     #[test]
     fn a_lease_of_which_nobody_was_told_is_not_waited_for() {
         let dir = tempfile::tempdir().unwrap();
-        assert!(!may_be_ready(dir.path()), "there are no files yet");
+        assert!(!may_be_ready(dir.path(), 0), "there are no files yet");
         let region = RegionHost::create_unmounted(dir.path(), &page_with(2));
-        assert!(may_be_ready(dir.path()));
+        assert!(may_be_ready(dir.path(), 0));
         region.control().magic.store(0, Ordering::Relaxed);
-        assert!(!may_be_ready(dir.path()), "nothing is written there yet");
+        assert!(!may_be_ready(dir.path(), 0), "nothing is written there yet");
         std::fs::remove_file(dir.path().join("report")).unwrap();
-        assert!(may_be_ready(dir.path()), "that it cannot be opened does not say that it was never there");
+        assert!(may_be_ready(dir.path(), 0), "that it cannot be opened does not say that it was never there");
         let record = Record { created_ns: Some(clock::ns(1)), ..record_of("pending", None) };
         assert_eq!([300, 301, 0].map(|now| is_given_up(&record, clock::ns(now))), [false, true, false]);
     }
@@ -421,7 +423,7 @@ mod tests {
         let charged_after = |page_bytes| {
             let dir = tempfile::tempdir().unwrap();
             drop(RegionHost::create_unmounted(dir.path(), &page_with(page_bytes)));
-            let region = RegionHost::open(dir.path()).unwrap();
+            let region = RegionHost::open(dir.path(), 0).unwrap();
             keep_context_cost(&region, DEFAULT);
             region.control().context_bytes.load(Ordering::Relaxed)
         };

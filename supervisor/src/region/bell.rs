@@ -4,7 +4,7 @@
 //! whether it is readable without. So the gatekeeper waits for it and never reads it. What it holds is taken out aside, from
 //! time to time, lest it be full.
 
-use super::aside::{self, Errand};
+use super::aside::{self, Errand, Owner};
 use crate::clock;
 use gpool_shared_region::SLOTS;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -19,6 +19,7 @@ const READS: usize = 16;
 /// The FIFO of one lease.
 #[derive(Debug)]
 pub struct LeaseBell {
+    owner: Owner,
     /// None before it could be opened.
     pipe: OnceLock<OwnedFd>,
     made_ns: u64,
@@ -29,10 +30,16 @@ pub struct LeaseBell {
 
 impl LeaseBell {
     /// One that has been opened.
-    pub fn new(pipe: OwnedFd) -> Self {
-        let bell = Self::default();
+    pub fn new(owner: Owner, pipe: OwnedFd) -> Self {
+        let bell = Self::unopened(owner);
         bell.set(pipe);
         bell
+    }
+
+    /// One that has yet to be.
+    pub fn unopened(owner: Owner) -> Self {
+        let (pipe, slots, errand) = (OnceLock::new(), AtomicUsize::new(0), Errand::new(owner));
+        Self { owner, pipe, made_ns: clock::now_ns(), slots, errand }
     }
 
     /// It has been opened, for reading and writing and without blocking.
@@ -85,17 +92,10 @@ impl LeaseBell {
     }
 }
 
-impl Default for LeaseBell {
-    fn default() -> Self {
-        let (pipe, slots, errand) = (OnceLock::new(), AtomicUsize::new(0), Errand::default());
-        Self { pipe, made_ns: clock::now_ns(), slots, errand }
-    }
-}
-
 impl Drop for LeaseBell {
     fn drop(&mut self) {
         if let Some(pipe) = self.pipe.take() {
-            aside::ask(move || drop(pipe));
+            aside::ask(self.owner, move || drop(pipe));
         }
     }
 }

@@ -148,7 +148,7 @@ fn a_bell_that_is_held_keeps_nobody_from_opening_or_closing_the_rest() {
     let region = RegionHost::create_unmounted(dir.path(), &ControlPage::of_half());
     let Some(holder) = Holder::of_pipe(&dir.path().join(BELL_FILE)) else { return };
     // It would not come back.
-    let regions = [(); 3].map(|()| RegionHost::open(dir.path()).unwrap());
+    let regions = [(); 3].map(|()| RegionHost::open(dir.path(), 0).unwrap());
     assert!(regions.iter().all(|region| region.is_ours() && region.bell().is_none()));
     region.empty_bell(|| {});
     for region in regions.iter().chain([&region]) {
@@ -158,5 +158,5 @@ fn a_bell_that_is_held_keeps_nobody_from_opening_or_closing_the_rest() {
     drop(region);
     drop(holder);
     wait_until("it is not opened after all", || first.bell().is_some());
-    wait_until("it is not opened at once", || RegionHost::open(dir.path()).unwrap().bell().is_some());
+    wait_until("it is not opened at once", || RegionHost::open(dir.path(), 0).unwrap().bell().is_some());
 }

@@ -1,5 +1,6 @@
 //! Making, finding and removing a region, and writing its control page.
 
+use super::aside::Owner;
 use super::bell::LeaseBell;
 use super::futex;
 use super::mounts::Mounts;
@@ -76,14 +77,15 @@ unsafe impl Send for RegionHost {}
 unsafe impl Sync for RegionHost {}
 
 impl RegionHost {
-    /// Makes a region in `dir`: an own tmpfs with the three files, gate closed.
+    /// Makes a region in `dir` for a lease of this user: an own tmpfs with the three files, gate closed.
     ///
     /// # Errors
     /// Names the path that could not be made. What was made is removed again.
-    pub fn create(mounts: &Mounts, dir: &Path, page: &ControlPage<'_>) -> Result<Self, RegionError> {
+    pub fn create(mounts: &Mounts, dir: &Path, page: &ControlPage<'_>, uid: u32) -> Result<Self, RegionError> {
+        let owner = Owner::of(uid);
         std::fs::create_dir_all(dir).map_err(failed("cannot make", dir))?;
         mounts.mount(dir)?;
-        let made = Self::make_files(dir).and_then(|bell| Self::open_with(dir, || Ok(Arc::new(bell))));
+        let made = Self::make_files(dir, owner).and_then(|bell| Self::open_with(dir, owner, || Ok(Arc::new(bell))));
         match made {
             Ok(region) => {
                 region.initialise(page);
@@ -100,14 +102,15 @@ impl RegionHost {
     /// A region without a tmpfs of its own, for tests that are not root.
     #[cfg(test)]
     pub fn create_unmounted(dir: &Path, page: &ControlPage<'_>) -> Self {
-        let bell = Self::make_files(dir).unwrap();
-        let region = Self::open_with(dir, || Ok(Arc::new(bell))).unwrap();
+        let owner = Owner::of(0);
+        let bell = Self::make_files(dir, owner).unwrap();
+        let region = Self::open_with(dir, owner, || Ok(Arc::new(bell))).unwrap();
         region.initialise(page);
         region
     }
 
     /// Makes the files, and opens the bell while nobody else can.
-    fn make_files(dir: &Path) -> Result<LeaseBell, RegionError> {
+    fn make_files(dir: &Path, owner: Owner) -> Result<LeaseBell, RegionError> {
         for (name, mode, length) in [(CONTROL_FILE, 0o644, CONTROL_BYTES), (REPORT_FILE, 0o666, REPORT_BYTES)] {
             let path = dir.join(name);
             let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&path);
@@ -125,26 +128,30 @@ impl RegionHost {
             .map_err(|cause| failed("cannot open", &path)(cause.into()))?;
         std::fs::set_permissions(&path, PermissionsExt::from_mode(0o666))
             .map_err(failed("cannot set the mode of", &path))?;
-        Ok(LeaseBell::new(bell))
+        Ok(LeaseBell::new(owner, bell))
     }
 
-    /// Opens a region that is there, after a restart of the supervisor.
+    /// Opens the region of a lease of this user that is there, after a restart of the supervisor.
     ///
     /// # Errors
     /// Names the path that could not be opened or mapped. Where the container has a lease on a file, a later call succeeds; where it keeps
     /// the opening of its bell waiting, that can be heard later.
-    pub fn open(dir: &Path) -> Result<Self, RegionError> {
-        let path = dir.join(BELL_FILE);
-        Self::open_with(dir, || opening::open_bell(&path).map_err(failed("cannot open", &path)))
+    pub fn open(dir: &Path, uid: u32) -> Result<Self, RegionError> {
+        let (path, owner) = (dir.join(BELL_FILE), Owner::of(uid));
+        Self::open_with(dir, owner, || opening::open_bell(&path, owner).map_err(failed("cannot open", &path)))
     }
 
-    fn open_with(dir: &Path, bell: impl FnOnce() -> Result<Arc<LeaseBell>, RegionError>) -> Result<Self, RegionError> {
+    fn open_with(
+        dir: &Path,
+        owner: Owner,
+        bell: impl FnOnce() -> Result<Arc<LeaseBell>, RegionError>,
+    ) -> Result<Self, RegionError> {
         let (path, report_path) = (dir.join(CONTROL_FILE), dir.join(REPORT_FILE));
         let paths = [path.as_path(), &report_path];
         // The bell is opened beside them, if they are waited for.
         let (opened, bell) = (opening::open_all(paths), bell());
         let [control, report] = opened.map_err(|(place, cause)| failed("cannot open", paths[place])(cause))?;
-        let (report, bell) = (Arc::new(ReportFile::new(report)), bell?);
+        let (report, bell) = (Arc::new(ReportFile::new(owner, report)), bell?);
         let (protection, sharing) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
         // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };

@@ -9,6 +9,7 @@
 //! lease, after /proc/sys/fs/lease-break-time, 45 seconds, for each file anew, and nobody's gate would open meanwhile. Who
 //! waits in it counts as a writer from its beginning, so that there is no second lease: that is a thread's of its own.
 
+use super::aside::Owner;
 use super::bell::LeaseBell;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -119,16 +120,16 @@ fn is_leased() -> io::Error {
     io::Error::new(ErrorKind::ResourceBusy, words)
 }
 
-/// Opens the bell `path`. Where somebody keeps that waiting it is opened later, and the bell is one that cannot be heard until then.
+/// Opens the bell `path` of a lease of `owner`. Where somebody keeps that waiting it is opened later, and the bell is one that cannot be heard until then.
 ///
 /// # Errors
 /// As open(2), if that answers in time; or there is no thread.
-pub fn open_bell(path: &Path) -> io::Result<Arc<LeaseBell>> {
+pub fn open_bell(path: &Path, owner: Owner) -> io::Result<Arc<LeaseBell>> {
     let mut all = bells();
     if let Some(bell) = all.get(path) {
         return Ok(bell.clone());
     }
-    let bell = Arc::new(LeaseBell::default());
+    let bell = Arc::new(LeaseBell::unopened(owner));
     let (tell, told) = channel();
     let (its, of) = (path.to_owned(), bell.clone());
     let open = move || {

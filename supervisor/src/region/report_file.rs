@@ -3,7 +3,7 @@
 //! Reading takes no lock that its container can hold, writing does (see [`aside`](super::aside)). So what is to be cleared is
 //! cleared aside, and taken for cleared at once by whoever reads here. Until then its processes find the place taken.
 
-use super::aside::Errand;
+use super::aside::{Errand, Owner};
 use gpool_shared_region::{SLOT_BYTES, SLOTS};
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -39,9 +39,10 @@ pub struct ReportFile {
 
 impl ReportFile {
     /// One that has been opened for reading and writing.
-    pub fn new(file: File) -> Self {
+    pub fn new(owner: Owner, file: File) -> Self {
         let [freed, silent] = std::array::from_fn(|_| std::array::from_fn(|_| AtomicU64::new(0)));
-        Self { file, freed, silent, marked: AtomicUsize::new(0), after: Mutex::default(), errand: Errand::default() }
+        let (marked, after, errand) = (AtomicUsize::new(0), Mutex::default(), Errand::new(owner));
+        Self { file, freed, silent, marked, after, errand }
     }
 
     /// The file, whose record locks name the processes. Not to be written to.
