@@ -12,7 +12,7 @@ use crate::cgroup::{self, devices};
 use crate::clock;
 use crate::gatekeeper::Order;
 use crate::guard::{Descriptors, descriptors};
-use crate::lease::{Lease, Leases, Record, RevocationRecord, Taking, about, failed};
+use crate::lease::{Lease, Leases, Record, RevocationRecord, Taking, about, failed, fails_open};
 use crate::mps::terminate_clients;
 use crate::procfs::{self, ProcessName, WatchedProcess};
 pub use clearance::Clearance;
@@ -29,6 +29,8 @@ pub use upkeep::{Upkeep, keep_up};
 const ROUNDS: usize = 20;
 /// How long who asks may wait until the device has everything back.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Who begins to take GPUs has the kernel's answer long before this.
+const LEFT_BEHIND: Duration = Duration::from_secs(10);
 /// What could not be taken by itself is tried again after this.
 const AGAIN_NS: u64 = 60_000_000_000;
 
@@ -190,7 +192,8 @@ fn deny_or_end(leases: &Leases, id: &LeaseId, taken: &Taken) -> io::Result<BTree
 fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
     if let Some(lease) = leases.book().leases.get_mut(id) {
         lease.record.revocation = None;
-        let has_ended = lease.init.as_ref().is_some_and(WatchedProcess::has_ended);
+        // One without a first process was taken over after that had ended.
+        let has_ended = lease.init.as_ref().is_none_or(WatchedProcess::has_ended);
         lease.state = if has_ended { LeaseState::Ending } else { LeaseState::Active };
         lease.revoked_at = None;
         tell(write_down(leases, lease));
@@ -198,6 +201,40 @@ fn take_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> ErrorBody {
     // Nobody counts any more on what would have to be taken from somebody.
     leases.may_not_take.fetch_or(lacks_the_right(&cause), Ordering::Relaxed);
     not_denied(cause)
+}
+
+/// Gives a lease back what a supervisor that was killed has begun to take from it, where the kernel denies it to nobody and never will:
+/// its gate would stay closed for nothing, and its share be nobody's.
+///
+/// # Errors
+/// The same that kept it from being denied, if that may pass, or who has begun it hears of it himself.
+fn give_back(leases: &Leases, id: &LeaseId, cause: io::Error) -> io::Result<()> {
+    let is_left = leases.book().leases.get(id).is_some_and(is_left_behind);
+    if !is_left || !lasts(&cause) {
+        return Err(cause);
+    }
+    let error = take_back(leases, id, cause);
+    let (mut book, configuration) = (leases.book(), leases.configuration());
+    let Some(lease) = book.leases.get_mut(id) else { return Ok(()) };
+    lease.region.set_fail_open(fails_open(&configuration, &lease.record));
+    if !lease.is_kept_from_running() {
+        leases.gatekeeper.order(Order::Resume { tenant: lease.tenant });
+    }
+    let short = lease.record.container_id.short();
+    let message = format!("{short} has its GPUs again, which the supervisor before had begun to take from it: {error}");
+    leases.events.note_failure(EventKind::LeaseRevoked, about(&lease.record, None), message);
+    Ok(())
+}
+
+/// Whether its revocation was begun, and nobody is at it any more.
+fn is_left_behind(lease: &Lease) -> bool {
+    let is_begun = lease.record.revocation.as_ref().is_some_and(|its| !its.is_denied);
+    is_begun && lease.revoked_at.is_some_and(|since| since.elapsed() >= LEFT_BEHIND)
+}
+
+/// Whether the devices will not be denied at another time either.
+fn lasts(cause: &io::Error) -> bool {
+    devices::is_held_above(cause) || cause.kind() == io::ErrorKind::PermissionDenied
 }
 
 /// Whether it is the supervisor that may deny nothing to anybody. What a program above one cgroup keeps from it is that container's alone.
@@ -395,6 +432,23 @@ mod tests {
 
     fn held_above() -> io::Error {
         io::Error::new(io::ErrorKind::PermissionDenied, devices::HeldAbove)
+    }
+
+    #[test]
+    fn what_a_killed_supervisor_has_begun_and_nobody_can_end_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lease = crate::lease::lease_in(dir.path(), "01");
+        let long_ago = Instant::now().checked_sub(LEFT_BEHIND);
+        let mut is_left = |is_denied, since| {
+            let devices = [(195, 0)].into();
+            let revocation = RevocationRecord { devices, is_denied, is_settled: false, by: Taking::Asked };
+            (lease.record.revocation, lease.revoked_at) = (Some(revocation), since);
+            is_left_behind(&lease)
+        };
+        assert!(is_left(false, long_ago) && !is_left(true, long_ago));
+        assert!(!is_left(false, Some(Instant::now())), "who has just begun it hears of it");
+        assert!(lasts(&held_above()) && lasts(&io::Error::from_raw_os_error(nix::libc::EPERM)));
+        assert!(!lasts(&io::Error::from_raw_os_error(nix::libc::ENOMEM)), "that may pass");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Looking after revoked leases for as long as they last, which may be weeks: what they cost each second is bounded.
 
-use super::{end_users, enforce, keep_denied};
+use super::{end_users, enforce, give_back, keep_denied};
 use crate::faults::Faults;
 use crate::lease::Leases;
 use gpool_protocol::{HostPid, LeaseId};
@@ -21,7 +21,8 @@ pub struct Upkeep {
 }
 
 /// Looks after those that are revoked: what was given back to them, as a service manager that is reloaded does, is denied
-/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone.
+/// again, and who uses it all the same is ended. Also what a supervisor that was killed has left undone; where that cannot be done, it is
+/// undone.
 pub fn keep_up(leases: &Leases, upkeep: &mut Upkeep) {
     let revoked: BTreeMap<LeaseId, bool> = {
         let book = leases.book();
@@ -36,7 +37,7 @@ pub fn keep_up(leases: &Leases, upkeep: &mut Upkeep) {
                 keep_denied(leases, &id).map(|kept| without_share.extend(kept.map(|(taken, _)| (id.clone(), taken))))
             }
             // A look at all of its processes says whether its share is free.
-            false => enforce(leases, &id).map(drop),
+            false => enforce(leases, &id).map(drop).or_else(|cause| give_back(leases, &id, cause)),
         };
         let ended = kept.map_err(|cause| format!("the revoked lease {id}: {cause}"));
         upkeep.faults.note(id, &ended);
