@@ -67,6 +67,7 @@ impl LateBoards {
                 Ok(()) => {
                     tell("the supervisor restarts to serve it");
                     leases.audit.finish(&leases.events);
+                    leases.audit.leave_mark(&leases.events, &run_dir);
                     log::finish();
                     std::process::exit(0);
                 }

@@ -44,6 +44,7 @@
 //! | `metrics` | figures for Prometheus |
 //! | `watchdog` | whether the work goes on, as systemd wants to know it |
 //! | `sole` | that there is one supervisor |
+//! | `stopping` | what is written down before it ends, when it is told to |
 //! | `log` | lines on stderr |
 //! | `faults` | what lasts is a line when it begins, and not at each try |
 //! | `elf` | what a library exports, and which build it is |
@@ -118,6 +119,7 @@ mod silence;
 mod sites;
 mod sole;
 mod state_file;
+mod stopping;
 mod suspension;
 mod time_slices;
 mod told;

@@ -37,7 +37,8 @@ use crate::watchdog::{self, Progress};
 use crate::watchers::Watchers;
 use crate::xids::{self, Xids};
 use crate::{
-    clock, last_configuration, log, mig, mps, openings, privilege, procfs, reload, sampler, service_manager, told,
+    clock, last_configuration, log, mig, mps, openings, privilege, procfs, reload, sampler, service_manager, stopping,
+    told,
 };
 use clap::{CommandFactory, Parser};
 use gpool_policy::TenantId;
@@ -110,7 +111,7 @@ fn start_patience(is_waited_for: bool) -> StartPatience {
     StartPatience { to_answer, to_come_back, for_the_first: FIRST_PATIENCE }
 }
 
-/// Runs the supervisor until it is killed.
+/// Runs the supervisor until it is told to stop, or killed.
 pub fn main() -> ExitCode {
     let arguments = Arguments::parse();
     if let Some(rounds) = arguments.time_slice_load {
@@ -263,6 +264,7 @@ fn run(settings: Settings) -> Result<(), Box<dyn std::error::Error>> {
         let written = leases.clone();
         std::thread::Builder::new().name("audit".into()).spawn(move || audit::keep(&written))?;
     }
+    stopping::watch(&leases)?;
     let message = format!("started with {} GPU(s)", leases.gpus().len());
     leases.events.note(EventKind::SupervisorStarted, About::default(), message);
     silence::tell_left_out(&leases);

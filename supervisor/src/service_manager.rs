@@ -36,6 +36,11 @@ pub fn work_goes_on() {
     tell(&[NotifyState::Watchdog]);
 }
 
+/// It is about to end, as it was told to.
+pub fn stopping() {
+    tell(&[NotifyState::Stopping]);
+}
+
 /// Something keeps the work from going on.
 pub fn status(status: &str) {
     tell(&[NotifyState::Status(status)]);

@@ -11,14 +11,14 @@ pub use floods::Floods;
 use crate::clock;
 use crate::events::{Events, Unwritten};
 use crate::faults::Faults;
-use crate::lease::Leases;
+use crate::lease::{Leases, write_whole};
 use crate::log::{self, Priority};
 use files::{DAY_MS, forget_beyond, forget_old};
 use gpool_configuration::Audit as Configured;
 use gpool_protocol::{Event, EventKind};
 use std::collections::VecDeque;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -33,6 +33,8 @@ const PERIOD: Duration = Duration::from_secs(60);
 const FORGET_PERIOD: Duration = Duration::from_secs(3600);
 /// How often the end of the trail is said to the journal.
 const DAY: Duration = Duration::from_secs(86_400);
+/// In `[paths] run_dir`: how many events the supervisor before could not write down before it ended.
+const MARK: &str = "audit-unwritten.json";
 /// How long the end of the supervisor waits for what is not written yet.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -43,6 +45,8 @@ pub struct Figures {
     written: AtomicU64,
     /// Had no room, and never will be.
     lost: AtomicU64,
+    /// Of those, as many as the audit does not say yet that they are.
+    untold: AtomicU64,
     /// Taken from [`Events`], and written or lost.
     settled: AtomicU64,
     /// When all that there was had been written last, Unix seconds; 0 while it was not.
@@ -74,11 +78,27 @@ impl Figures {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
+
+    /// Has the next supervisor say in the audit how many are missing there because this one ends before they could be written.
+    pub fn leave_mark(&self, events: &Events, run_dir: &Path) {
+        let unwritten = self.pending(events) + self.untold.load(Ordering::SeqCst);
+        if unwritten > 0
+            && let Err(error) = write_whole(&run_dir.join(MARK), &unwritten)
+        {
+            log!("{unwritten} events are missing in the audit, which will not say so: {error}");
+        }
+    }
+}
+
+/// How many events the supervisor before has left unwritten. What cannot be read was written by none of ours.
+fn unwritten_before(mark: &Path) -> u64 {
+    std::fs::read(mark).ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or(0)
 }
 
 /// Writes for ever; runs on its own thread.
 pub fn keep(leases: &Leases) {
     let mut keeper = Keeper::new();
+    keeper.note_mark(leases.configuration().paths.run_dir.join(MARK), &leases.audit);
     loop {
         let patience = if keeper.failed.is_some() { AFTER_FAILURE } else { PERIOD };
         keeper.note(leases.events.unwritten(patience), &leases.audit);
@@ -102,6 +122,8 @@ struct Keeper {
     pending: VecDeque<Arc<Event>>,
     /// Events behind those that had no room.
     lost: u64,
+    /// What the supervisor before has left, while the audit does not say it.
+    mark: Option<PathBuf>,
     /// When the end was said.
     told: Option<Instant>,
     /// When what is old was taken out, and what the time was as far as that goes, Unix milliseconds: at most a day further each
@@ -118,9 +140,23 @@ impl Keeper {
             remarks: VecDeque::new(),
             pending: VecDeque::new(),
             lost: 0,
+            mark: None,
             told: None,
             forgotten: (Instant::now(), None),
         }
+    }
+
+    /// Takes over what the supervisor before has left.
+    fn note_mark(&mut self, mark: PathBuf, figures: &Figures) {
+        let missing = unwritten_before(&mark);
+        if missing > 0 {
+            self.remarks.push_back(format!(
+                "{missing} events are missing here, for the supervisor before was stopped before they could be written; the journal may \
+                 have them"
+            ));
+            figures.untold.fetch_add(missing, Ordering::SeqCst);
+        }
+        self.mark = Some(mark);
     }
 
     /// Takes events over. While the disk is full memory is not: the newest go, as the log has them.
@@ -135,6 +171,7 @@ impl Keeper {
         }
         self.lost += lost;
         figures.lost.fetch_add(lost, Ordering::Relaxed);
+        figures.untold.fetch_add(lost, Ordering::SeqCst);
         figures.settled.fetch_add(lost, Ordering::SeqCst);
     }
 
@@ -163,6 +200,11 @@ impl Keeper {
             ));
         }
         self.write_remarks(&mut trail, figures)?;
+        figures.untold.store(0, Ordering::SeqCst);
+        if let Some(mark) = self.mark.take() {
+            // What is not there needs no removing.
+            let _ = std::fs::remove_file(mark);
+        }
         self.tell_end(&trail, configured);
         figures.written_unix_s.store(clock::unix_ms() / 1000, Ordering::Relaxed);
         self.trail = Some(trail);
@@ -318,6 +360,34 @@ mod tests {
         keeper.write(&configured, &figures).unwrap();
         assert_eq!(figures.settled.load(Ordering::SeqCst), Events::UNWRITTEN as u64 + 8);
     }
+
+    #[test]
+    fn what_one_supervisor_leaves_unwritten_the_next_one_says_is_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (run_dir, directory) = (folder.path(), folder.path().join("audit"));
+        fs::write(&directory, "in its place").unwrap();
+        let configured = Configured { directory: directory.clone(), ..Configured::default() };
+        let mark = run_dir.join(MARK);
+        // Two lives in which nothing can be written.
+        for left in [3, 6] {
+            let (mut keeper, figures, events) = (Keeper::new(), Figures::default(), Events::for_the_audit());
+            keeper.note_mark(mark.clone(), &figures);
+            (0..3).for_each(|_| events.note(EventKind::LeaseGranted, crate::events::About::default(), "m".to_owned()));
+            keeper.note(events.unwritten(Duration::ZERO), &figures);
+            assert!(keeper.write(&configured, &figures).is_err());
+            figures.leave_mark(&events, run_dir);
+            assert_eq!(unwritten_before(&mark), left);
+        }
+        fs::remove_file(&directory).unwrap();
+        let (mut keeper, figures, events) = (Keeper::new(), Figures::default(), Events::for_the_audit());
+        keeper.note_mark(mark.clone(), &figures);
+        keeper.write(&configured, &figures).unwrap();
+        let text = fs::read_to_string(&files::files(&directory).unwrap()[0].1).unwrap();
+        assert!(text.contains("6 events are missing here") && !mark.exists(), "{text}");
+        figures.leave_mark(&events, run_dir);
+        assert!(!mark.exists(), "nothing is left");
+    }
+
     #[test]
     fn what_is_too_much_goes_while_nothing_can_be_written() {
         let folder = tempfile::tempdir().unwrap();

@@ -126,6 +126,13 @@ pub fn keep(leases: &Leases) {
     }
 }
 
+/// Writes what there is up to this moment, for the last time: the supervisor is about to end.
+pub fn finish(leases: &Leases) {
+    if leases.configuration().ledger.is_kept() {
+        leases.ledger.lock().write(leases);
+    }
+}
+
 /// Answers `question`, up to this moment.
 ///
 /// # Errors
