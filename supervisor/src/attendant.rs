@@ -170,6 +170,7 @@ impl Mailbox {
         let kept = book.held.len();
         book.give_up_places(now);
         let has_expired = book.held.len() < kept;
+        leases.write_places(&mut book);
         let mut over: Vec<(LeaseId, &str)> = Vec::new();
         let mut patience = IDLE_PERIOD;
         for (id, lease) in &mut book.leases {

@@ -325,6 +325,8 @@ pub struct Book {
     pub leases: BTreeMap<LeaseId, Lease>,
     /// Kept places.
     pub held: Vec<Held>,
+    /// Of which leases those were that were written down last.
+    pub places_written: Vec<LeaseId>,
     /// What ended leases owed.
     pub debts: Debts,
     /// Leases that have ended and that the ledger has not asked for yet.

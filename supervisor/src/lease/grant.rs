@@ -252,6 +252,7 @@ impl Leases {
         self.counters.note_lent(is_lent);
         if let Some(kept) = kept.map(|index| book.held.remove(index)) {
             book.leases.entry(granted.lease_id.clone()).and_modify(|lease| lease.back_until = Some(kept.until));
+            self.write_places(&mut book);
             // It may have been the last that an older build was kept for.
             self.files.remove_unused_shims(book.builds());
         }

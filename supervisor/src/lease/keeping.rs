@@ -34,6 +34,7 @@ impl Leases {
         if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until });
+            self.write_places(book);
         }
     }
 

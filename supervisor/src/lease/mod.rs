@@ -25,6 +25,7 @@ mod giving_way;
 mod grant;
 mod in_turn;
 mod keeping;
+mod kept;
 mod kernels;
 mod leftovers;
 mod living;

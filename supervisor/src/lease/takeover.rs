@@ -48,6 +48,7 @@ pub fn take_over(leases: &Leases) -> Result<(), RecordError> {
             leases.book().stranded.push(record);
         }
     }
+    leases.take_places_over();
     let book = leases.book();
     leases.known_cgroups.note(&book);
     leases.files.remove_unused_shims(book.builds());

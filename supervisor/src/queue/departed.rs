@@ -2,12 +2,14 @@
 //! up to five minutes after several, and tries again under another id: without this a pod would be the last at each attempt, and
 //! the room that is kept for a large one would go to those who come between.
 //!
-//! Nobody waits for who is away, and nothing is kept for it.
+//! Nobody waits for who is away, and nothing is kept for it. They are written down with the queue.
 
 use super::Waiter;
 use super::waiter::asks_the_same;
+use crate::lease::slice_priority;
 use gpool_policy::queue::Claim;
 use gpool_protocol::LeaseRequest;
+use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
 /// How long a place is remembered: longer than the longest pause of a kubelet (`MaxContainerBackOff`, 5 min).
@@ -27,11 +29,46 @@ struct Departed {
     left_ns: u64,
 }
 
+/// The same as written down. Times are of CLOCK_MONOTONIC but for the one of Unix.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DepartedRecord {
+    pub asked: LeaseRequest,
+    pub uid: u32,
+    pub round: u64,
+    since_ns: u64,
+    since_unix_ms: u64,
+    kept_ns: u64,
+    lacks_room_since_ns: Option<u64>,
+    left_ns: u64,
+}
+
 /// Those that have left lately.
 #[derive(Debug, Default)]
 pub struct DepartedPods(VecDeque<Departed>);
 
 impl DepartedPods {
+    /// All of them, as they are written down.
+    pub fn records(&self) -> impl Iterator<Item = DepartedRecord> {
+        self.0.iter().map(|it| DepartedRecord {
+            asked: it.asked.clone(),
+            uid: it.uid,
+            round: it.claim.round,
+            since_ns: it.claim.since_ns,
+            since_unix_ms: it.since_unix_ms,
+            kept_ns: it.kept_ns,
+            lacks_room_since_ns: it.lacks_room_since_ns,
+            left_ns: it.left_ns,
+        })
+    }
+
+    /// Takes one over that an earlier supervisor has remembered.
+    pub fn take_over(&mut self, record: DepartedRecord) {
+        let DepartedRecord { asked, uid, round, since_ns, since_unix_ms, kept_ns, lacks_room_since_ns, left_ns } =
+            record;
+        let claim = Claim { priority: slice_priority(asked.request.priority), is_ordinary: true, round, since_ns };
+        self.0.push_back(Departed { asked, uid, claim, since_unix_ms, kept_ns, lacks_room_since_ns, left_ns });
+    }
+
     /// Remembers one of a pod that leaves at `now_ns`, CLOCK_MONOTONIC.
     pub fn note(&mut self, waiter: &Waiter, now_ns: u64) {
         self.0.retain(|it| now_ns.saturating_sub(it.left_ns) < REMEMBERED_NS && !waiter.is_for(&it.asked, it.uid));

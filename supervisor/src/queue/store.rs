@@ -1,5 +1,6 @@
 //! The queue as it is written down, so that a supervisor that is started anew keeps everybody's place.
 
+use super::departed::DepartedRecord;
 use super::{Appointment, Queue, Waiter};
 use crate::clock;
 use crate::lease::{Book, Leases, slice_priority, write_whole};
@@ -57,14 +58,16 @@ struct Written {
     boot_id: String,
     /// Each a [`WaiterRecord`]; one that cannot be read takes nobody else's place.
     waiters: Vec<Value>,
+    /// Those of pods that have left lately, each a [`DepartedRecord`].
+    #[serde(default)]
+    departed: Vec<Value>,
 }
 
 impl Leases {
     /// Writes down who waits. Where that fails they wait all the same, and the next life of the supervisor has them queue anew.
     pub(super) fn write_queue(&self, book: &mut Book) {
         book.queue.written_ns = clock::now_ns();
-        let records = book.queue.records().iter().filter_map(|record| serde_json::to_value(record).ok()).collect();
-        let written = Written { boot_id: self.boot_id.clone(), waiters: records };
+        let written = book.queue.written(&self.boot_id);
         if let Err(error) = write_whole(&self.configuration().paths.run_dir.join(QUEUE_FILE), &written) {
             log!("{error}");
         }
@@ -78,6 +81,12 @@ impl Leases {
 }
 
 impl Queue {
+    fn written(&self, boot_id: &str) -> Written {
+        let waiters = self.records().iter().filter_map(|record| serde_json::to_value(record).ok()).collect();
+        let departed = self.departed.records().filter_map(|record| serde_json::to_value(record).ok()).collect();
+        Written { boot_id: boot_id.to_owned(), waiters, departed }
+    }
+
     fn records(&self) -> Vec<WaiterRecord> {
         let record = |waiter: &Waiter| WaiterRecord {
             asked: waiter.asked.clone(),
@@ -134,11 +143,19 @@ fn read(run_dir: &Path, boot_id: &str) -> Queue {
         waiter.has_lost.set(waiter.asked.request.deadline.is_some() && waiter.appointment.borrow().is_none());
         queue.waiters.push(waiter);
     }
+    for value in written.departed {
+        // Who is away and cannot be read comes back as one that has not waited.
+        let Ok(record) = serde_json::from_value::<DepartedRecord>(value) else { continue };
+        let priority = slice_priority(record.asked.request.priority);
+        queue.rounds.note(priority, &super::waiter::owner_of(&record.asked, record.uid), record.round);
+        queue.departed.take_over(record);
+    }
     queue
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Left;
     use super::*;
     use gpool_protocol::HostPid;
 
@@ -166,7 +183,7 @@ mod tests {
         records.push(ended);
         let mut waiters: Vec<Value> = records.iter().map(|record| serde_json::to_value(record).unwrap()).collect();
         waiters.insert(0, serde_json::json!({"asked": "of another version"}));
-        let written = Written { boot_id: "boot".into(), waiters };
+        let written = Written { boot_id: "boot".into(), waiters, departed: Vec::new() };
         write_whole(&directory.path().join(QUEUE_FILE), &written).unwrap();
         let mut again = read(directory.path(), "boot");
         let shown = |queue: &Queue| -> Vec<(String, u64, u64)> {
@@ -185,7 +202,8 @@ mod tests {
         again.waiters[0].cancelled_by = Some(7);
         (again.waiters[1].held_by, again.waiters[2].is_first) = (Some(8), true);
         let waiters = again.records().iter().map(|record| serde_json::to_value(record).unwrap()).collect();
-        write_whole(&directory.path().join(QUEUE_FILE), &Written { boot_id: "boot".into(), waiters }).unwrap();
+        let written = Written { boot_id: "boot".into(), waiters, departed: Vec::new() };
+        write_whole(&directory.path().join(QUEUE_FILE), &written).unwrap();
         let once_more = read(directory.path(), "boot");
         let first = once_more.waiter_of(&serde_json::from_str(&text("first")).unwrap(), 1000).unwrap();
         assert_eq!(first.cancelled_by, Some(7), "who was taken out is still to be told, and waits no more");
@@ -194,5 +212,34 @@ mod tests {
         assert_eq!(kept, [(None, false), (Some(8), false), (None, true)]);
         std::fs::write(directory.path().join(QUEUE_FILE), "{").unwrap();
         assert_eq!(read(directory.path(), "boot").len(), 0);
+    }
+
+    #[test]
+    fn the_next_attempt_of_a_pod_has_its_place_back_under_the_next_supervisor_too() {
+        let directory = tempfile::tempdir().unwrap();
+        let asked = |id: &str, in_pod: &str| -> LeaseRequest {
+            let text = format!(
+                r#"{{"container_id":"{id}","request":{{"fraction_permille":300,"wait_seconds":60,"team":"a"}}{in_pod}}}"#
+            );
+            serde_json::from_str(&text).unwrap()
+        };
+        let pod = r#","in_pod":{"sandbox_id":"s","container_name":"large"}"#;
+        let join = |queue: &mut Queue, asked: &LeaseRequest, now_ns: u64| {
+            let this = WatchedProcess::open(HostPid(std::process::id())).unwrap();
+            queue.join(asked, 0, this, now_ns);
+        };
+        let (mut queue, now_ns) = (Queue::default(), clock::now_ns());
+        join(&mut queue, &asked("large-1", pod), now_ns);
+        join(&mut queue, &asked("other", ""), now_ns + 1);
+        queue.leave(&asked("large-1", pod), 0, Left::Refused).unwrap();
+        let mut written = queue.written("boot");
+        written.departed.insert(0, serde_json::json!({"asked": "of another version"}));
+        write_whole(&directory.path().join(QUEUE_FILE), &written).unwrap();
+        let mut again = read(directory.path(), "boot");
+        assert_eq!(again.written("boot"), queue.written("boot"));
+        join(&mut again, &asked("third", ""), now_ns + 2);
+        join(&mut again, &asked("large-2", pod), now_ns + 3);
+        let ids: Vec<&str> = again.in_order().iter().map(|waiter| waiter.asked.container_id.0.as_str()).collect();
+        assert_eq!(ids, ["large-2", "other", "third"]);
     }
 }
