@@ -161,7 +161,7 @@ families! {
     LeaseUsed Gauge "gpool_lease_share_used_ratio" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time charged over about the last ten seconds, as a part of that time; above the promise when others leave time; absent with mode=mig, as NVML has no figures of it";
     LeaseLent Gauge "gpool_lease_share_lent_ratio" ["container_id", "lease_id", "gpu_uuid"]
-        "What it left of its promise over the same time; others with work had that. Of slices and time slices with a promise alone";
+        "What others had of its promise over the same time: what leases have beyond their shares is taken from what nobody was promised first, and the rest is lent by each according to what it left. Of slices and time slices with a promise alone";
     LeaseLimit Gauge "gpool_lease_share_limit_ratio" ["container_id", "lease_id"] "The most that it may have of each GPU; absent without a limit";
     LeaseGpuTime Counter "gpool_lease_used_seconds_total" ["container_id", "lease_id", "gpu_uuid"]
         "GPU time charged since the lease was made; absent with mode=mig, as NVML has no figures of it";

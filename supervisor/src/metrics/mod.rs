@@ -3,6 +3,7 @@
 mod counters;
 mod families;
 mod kept;
+mod lent;
 mod own;
 mod promised;
 mod text;
@@ -27,6 +28,7 @@ use gpool_protocol::{
     ReservationView, SuspensionStage,
 };
 use kept::Kept;
+use lent::lent_permille;
 use own::OwnUse;
 use promised::{of_a_quota, of_a_reservation};
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,8 +206,8 @@ fn render(moment: &Moment) -> String {
     for reservation in &moment.reservations {
         of_a_reservation(&mut page, reservation);
     }
-    for lease in &moment.leases {
-        of_a_lease(&mut page, lease);
+    for (lease, lent) in moment.leases.iter().zip(lent_permille(moment)) {
+        of_a_lease(&mut page, lease, &lent);
     }
     page.finish()
 }
@@ -356,7 +358,7 @@ fn of_requests(page: &mut Page, lease: &LeaseView) {
     }
 }
 
-fn of_a_lease(page: &mut Page, lease: &LeaseView) {
+fn of_a_lease(page: &mut Page, lease: &LeaseView, lent: &[u16]) {
     let container = ("container_id", lease.container_id.0.as_str());
     let id = ("lease_id", lease.lease_id.0.as_str());
     let in_pod = |part: fn(&PodName) -> &String| lease.pod.as_ref().map_or("", |pod| part(pod).as_str());
@@ -413,7 +415,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
     let entitled_permille = entitled_permille(lease);
     // Nobody else has what is left of a whole GPU, of an instance, or of the threads that an MPS server grants.
     let is_lent = entitled_permille > 0 && matches!(lease.mechanism, Mechanism::Slice | Mechanism::TimeSlice);
-    for gpu in &lease.gpus {
+    for (gpu, lent_permille) in lease.gpus.iter().zip(lent) {
         let labels = [container, id, ("gpu_uuid", gpu.gpu_uuid.0.as_str())];
         page.add(Family::LeaseEntitled, &labels, ratio(entitled_permille));
         page.add(Family::LeaseMemoryUsed, &labels, gpu.memory_used_bytes as f64);
@@ -430,7 +432,7 @@ fn of_a_lease(page: &mut Page, lease: &LeaseView) {
             page.add(Family::LeaseLag, &labels, gpu.lag_ns as f64 / GPU_NS_PER_SECOND);
         }
         if is_lent {
-            page.add(Family::LeaseLent, &labels, ratio(entitled_permille.saturating_sub(gpu.received_permille)));
+            page.add(Family::LeaseLent, &labels, ratio(*lent_permille));
         }
     }
 }

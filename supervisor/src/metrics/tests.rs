@@ -122,6 +122,13 @@ fn reservation() -> ReservationView {
     serde_json::from_str(text).unwrap()
 }
 
+fn charges(permille: i64) -> Charges {
+    let mut charges = Charges::default();
+    charges.add(0, 0);
+    charges.add(1_000_000_000, permille * 1_000_000);
+    charges
+}
+
 fn moment() -> Moment {
     let gpu = |uuid: &str| GpuView {
         time_slices: None,
@@ -145,12 +152,6 @@ fn moment() -> Moment {
         divided: false,
         mechanism: None,
         leases: 1,
-    };
-    let charges = |permille: i64| {
-        let mut charges = Charges::default();
-        charges.add(0, 0);
-        charges.add(1_000_000_000, permille * 1_000_000);
-        charges
     };
     Moment {
         started_unix_ms: 1_795_193_703_351,
@@ -317,11 +318,17 @@ fn figures_are_in_prometheus_units() {
     );
     assert_eq!(of("gpool_lease_share_entitled_ratio", "c1"), Some(0.3));
     assert_eq!(of("gpool_lease_share_limit_ratio", "c1"), Some(0.5));
-    let lent: Vec<f64> = (figures.iter())
-        .filter(|(name, labels, _)| name == "gpool_lease_share_lent_ratio" && labels["container_id"] == "c1")
-        .map(|(.., value)| *value)
-        .collect();
-    assert_eq!(lent, [0.1, 0.0], "of one GPU it left a part, of the other it had more");
+    let mut moment = moment();
+    let lent = |moment: &Moment| -> Vec<f64> {
+        let of_first =
+            |(name, labels, _): &&Figure| name == "gpool_lease_share_lent_ratio" && labels["container_id"] == "c1";
+        read(&render(moment)).iter().filter(of_first).map(|(.., value)| *value).collect()
+    };
+    assert_eq!(lent(&moment), [0.0, 0.0], "what it left of one GPU nobody had, of the other it had more");
+    // The second has 750 on the first GPU, of which 700 were promised to nobody; one that is over by now had 20 more.
+    moment.leases[1].gpus[0].received_permille = 750;
+    moment.gpus[0].1 = charges(970);
+    assert_eq!(lent(&moment), [0.07, 0.0]);
     assert_eq!(of("gpool_lease_share_entitled_ratio", "c2"), Some(0.0), "the driver's time slices promise nothing");
     assert_eq!((of("gpool_lease_launches_total", "c3"), of("gpool_lease_info", "c3")), (None, Some(1.0)));
     assert_eq!(
@@ -426,19 +433,20 @@ fn only_what_was_promised_is_a_promise_and_only_what_others_may_have_is_lent() {
     ];
     let figures = read(&render(&Moment { leases, ..moment() }));
     let of = |container: &str| {
-        ["entitled", "used", "lent"]
-            .map(|what| value(&figures, &format!("gpool_lease_share_{what}_ratio"), ("container_id", container)))
+        let [entitled, used, lent] = ["entitled", "used", "lent"]
+            .map(|what| value(&figures, &format!("gpool_lease_share_{what}_ratio"), ("container_id", container)));
+        (entitled, used, lent.is_some())
     };
     for (container, shares) in [
-        ("slice", [Some(0.3), Some(0.2), Some(0.1)]),
-        ("time-slice", [Some(0.3), Some(0.2), Some(0.1)]),
-        ("mps", [Some(0.3), Some(0.2), None]),
-        ("whole", [Some(1.0), Some(0.2), None]),
-        ("instance", [Some(1.0), None, None]),
-        ("burst", [Some(0.0), Some(0.2), None]),
-        ("scavenger", [Some(0.0), Some(0.2), None]),
-        ("whole-burst", [Some(1.0), Some(0.2), None]),
-        ("revoked", [Some(0.0), Some(0.2), None]),
+        ("slice", (Some(0.3), Some(0.2), true)),
+        ("time-slice", (Some(0.3), Some(0.2), true)),
+        ("mps", (Some(0.3), Some(0.2), false)),
+        ("whole", (Some(1.0), Some(0.2), false)),
+        ("instance", (Some(1.0), None, false)),
+        ("burst", (Some(0.0), Some(0.2), false)),
+        ("scavenger", (Some(0.0), Some(0.2), false)),
+        ("whole-burst", (Some(1.0), Some(0.2), false)),
+        ("revoked", (Some(0.0), Some(0.2), false)),
     ] {
         assert_eq!(of(container), shares, "{container}");
         let used = value(&figures, "gpool_lease_used_seconds_total", ("container_id", container));
