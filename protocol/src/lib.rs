@@ -97,5 +97,5 @@ pub use seal::Seal;
 pub use sizes::{Sizes, SizesRow};
 pub use trial::{Trial, TrialRequest};
 pub use update::LeaseUpdate;
-pub use usage::{Usage, UsageBy, UsagePool, UsageRow};
+pub use usage::{Usage, UsageBy, UsagePool, UsageRow, is_too_much};
 pub use version::{is_build, version};

@@ -1,5 +1,6 @@
 //! What was had of the GPUs over days and months: the ledger's sums.
 
+use crate::{ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -246,6 +247,15 @@ pub struct Usage {
     /// What there was; none where only some leases were asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<UsagePool>,
+}
+
+/// How the ledger refuses what has too many rows for one answer, or takes too long.
+const TOO_MUCH: [&str; 2] = ["that is more than ", "adding that up takes longer than "];
+
+/// Whether the ledger has refused a question because there is too much to say to it: to one for less time there is an answer.
+#[must_use]
+pub fn is_too_much(refusal: &ErrorBody) -> bool {
+    refusal.code == ErrorCode::MessageInvalid && TOO_MUCH.iter().any(|words| refusal.message.starts_with(words))
 }
 
 impl Usage {

@@ -1,14 +1,17 @@
 //! `gpool charges`: the rows of a bill.
 
 mod focus;
+mod joined;
 
 use super::days::{queries, until_of};
+use super::halves::in_halves;
 use crate::arguments::{ChargesFormat, ChargesOptions};
 use crate::exit::Failure;
 use crate::money::{exact, exact_micros, rounded};
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use gpool_protocol::{Charge, Charges, Client};
 use jiff::Timestamp;
+use joined::joined;
 
 /// Prints what each lease is charged for each day on each of its GPUs.
 pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
@@ -30,11 +33,13 @@ pub fn run(client: &Client, options: &ChargesOptions) -> Result<(), Failure> {
     }
 }
 
-/// A day at a time, so that an answer is never longer than a day's: rows are of days in any case.
+/// A day at a time, so that an answer is never longer than a day's: rows are of days in any case. A day on which too many leases ran
+/// for one answer is put together of its parts.
 fn ask(client: &Client, options: &ChargesOptions, now_s: u64) -> Result<Charges, Failure> {
     let (since, until) = span(options, now_s);
     let filters = options.scope.filters() + &options.of.filter();
-    let asked = |query: &str| client.get::<Charges>(&format!("/v1/charges?{query}{filters}"));
+    let mut once = |query: &str| client.get::<Charges>(&format!("/v1/charges?{query}{filters}"));
+    let mut asked = |query: &str| in_halves(query, now_s, &mut once).map(joined);
     let mut queries = queries(since, until, now_s).into_iter();
     let mut all = asked(&queries.next().unwrap_or_default())?;
     // Before the ledger there is nothing.

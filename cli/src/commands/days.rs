@@ -1,7 +1,9 @@
 //! The ledger asked for a day at a time, so that no answer takes longer than a day's, however long the whole is.
 
+use super::halves::in_halves;
 use crate::exit::Failure;
-use gpool_protocol::{Client, Usage, UsageBy};
+use gpool_protocol::{Client, ErrorBody, Usage, UsageBy};
+use std::collections::HashMap;
 
 const DAY_S: u64 = 86_400;
 const MINUTE_S: u64 = 60;
@@ -42,7 +44,8 @@ pub fn usage(
         true => queries(since, until, now_s),
         false => vec![whole(since, until)],
     };
-    in_parts(queries, since, |query| Ok(client.get(&format!("/v1/usage?by={}&{query}{filters}", by.word()))?))
+    let ask = |query: &str| client.get(&format!("/v1/usage?by={}&{query}{filters}", by.word()));
+    in_parts(queries, (since, now_s), is_each_day, ask)
 }
 
 fn whole(since: u64, until: Option<u64>) -> String {
@@ -51,23 +54,45 @@ fn whole(since: u64, until: Option<u64>) -> String {
 }
 
 /// Asks for one part after the other: a lease that had something of an earlier one is counted there. Before the ledger there is nothing.
+/// A part with too many rows for one answer is put together of answers for less.
 fn in_parts(
     queries: Vec<String>,
-    since: u64,
-    mut ask: impl FnMut(&str) -> Result<Usage, Failure>,
+    (since, now_s): (u64, u64),
+    is_each_day: bool,
+    mut ask: impl FnMut(&str) -> Result<Usage, ErrorBody>,
 ) -> Result<Vec<Usage>, Failure> {
+    let mut is_first = true;
+    let mut ask_once = |query: &str| {
+        let counted = if is_first { String::new() } else { format!("&counted_since={since}") };
+        let answer = ask(&format!("{query}{counted}"))?;
+        is_first = false;
+        Ok(answer)
+    };
     let mut parts: Vec<Usage> = Vec::new();
     for query in queries {
-        let Some(first) = parts.first() else {
-            parts.push(ask(&query)?);
-            continue;
-        };
-        let begins = first.begins_unix_s.unwrap_or(0);
-        if until_of(&query).is_none_or(|until| until > begins) {
-            parts.push(ask(&format!("{query}&counted_since={since}"))?);
+        let begins = parts.first().and_then(|first| first.begins_unix_s).unwrap_or(0);
+        if parts.is_empty() || until_of(&query).is_none_or(|until| until > begins) {
+            parts.push(joined(in_halves(&query, now_s, &mut ask_once)?, is_each_day));
         }
     }
     Ok(parts)
+}
+
+/// The parts of a day as one. Where each day is for itself, the leases of a row are at least as many as had something in one part of it:
+/// those of before that day are not counted in the parts behind the first.
+fn joined(parts: Vec<Usage>, is_each_day: bool) -> Usage {
+    let mut most: HashMap<String, u64> = HashMap::new();
+    if is_each_day && parts.len() > 1 {
+        for row in parts.iter().flat_map(|part| &part.rows) {
+            let most = most.entry(row.key.clone()).or_default();
+            *most = row.leases.max(*most);
+        }
+    }
+    let mut all = sum(parts);
+    for row in &mut all.rows {
+        row.leases = row.leases.max(most.get(&row.key).copied().unwrap_or(0));
+    }
+    all
 }
 
 /// What parts that follow one another come to.
@@ -81,7 +106,7 @@ pub fn sum(parts: Vec<Usage>) -> Usage {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::UsageRow;
+    use gpool_protocol::{ErrorCode, UsageRow};
 
     #[test]
     fn what_is_asked_for_is_asked_for_day_by_day() {
@@ -121,7 +146,7 @@ mod tests {
             let (rows, total) = (vec![row.clone()], row);
             Ok(Usage { begins_unix_s: Some(4 * DAY_S + 60), rows, total, ..Usage::default() })
         };
-        let parts = in_parts(queries(2 * DAY_S, None, 5 * DAY_S + 5), 2 * DAY_S, ask);
+        let parts = in_parts(queries(2 * DAY_S, None, 5 * DAY_S + 5), (2 * DAY_S, 5 * DAY_S + 5), false, ask);
         let Ok(parts) = parts else { panic!() };
         assert_eq!(
             asked,
@@ -134,5 +159,33 @@ mod tests {
         let all = sum(parts);
         assert_eq!((all.rows.len(), all.rows[0].leases, all.rows[0].leases_before), (1, 5, 0));
         assert_eq!((all.rows[0].used_gpu_ns, all.total.used_gpu_ns, all.total.leases), (15, 15, 5));
+    }
+
+    #[test]
+    fn a_day_with_too_many_rows_is_put_together_of_its_halves() {
+        let mut asked = Vec::new();
+        let ask = |query: &str| {
+            asked.push(query.to_owned());
+            if query.starts_with("since=86400&until=172800") {
+                return Err(ErrorBody::new(ErrorCode::MessageInvalid, "that is more than 10000 rows", ""));
+            }
+            // The same lease, all the time.
+            let leases_before = u64::from(query.contains("counted_since"));
+            let row = UsageRow { key: "01".into(), leases: 1, leases_before, used_gpu_ns: 5, ..UsageRow::default() };
+            Ok(Usage { rows: vec![row.clone()], total: row, ..Usage::default() })
+        };
+        let Ok(parts) = in_parts(queries(0, Some(2 * DAY_S), 9 * DAY_S), (0, 9 * DAY_S), true, ask) else { panic!() };
+        assert_eq!(
+            asked,
+            [
+                "since=0&until=86400",
+                "since=86400&until=172800&counted_since=0",
+                "since=86400&until=129600&counted_since=0",
+                "since=129600&until=172800&counted_since=0"
+            ]
+        );
+        assert_eq!(parts.len(), 2, "a day is one");
+        assert_eq!((parts[1].rows[0].leases, parts[1].rows[0].used_gpu_ns), (1, 10));
+        assert_eq!(sum(parts).total.leases, 1);
     }
 }

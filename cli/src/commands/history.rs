@@ -1,17 +1,21 @@
 //! `gpool history`: what ran.
 
+use super::halves::in_halves;
 use super::usage::{begins_later, hours, kilowatt_hours, moment};
 use crate::arguments::{Format, HistoryOptions};
 use crate::exit::Failure;
 use crate::output::{self, Column, borderless, csv, figure, text, to_value};
 use crate::table::short_gpu;
-use gpool_protocol::{Client, ErrorBody, ErrorCode, History, PastLease, format_bytes, format_permille, format_seconds};
+use gpool_protocol::{
+    Client, ErrorBody, ErrorCode, History, LeaseId, PastLease, format_bytes, format_permille, format_seconds,
+};
 use jiff::Timestamp;
+use std::collections::HashMap;
 
 /// Prints the leases of a time, one line each.
 pub fn run(client: &Client, options: &HistoryOptions) -> Result<(), Failure> {
     let now_ms = u64::try_from(Timestamp::now().as_millisecond()).unwrap_or(0);
-    let history: History = client.get(&path(options, now_ms / 1000))?;
+    let history = ask(client, options, now_ms / 1000)?;
     if let Some(id) = options.id.as_ref().filter(|_| history.leases.is_empty()) {
         let message = format!("the ledger has nothing of {id} in that time");
         let remedy = "gpool history without a name shows whom it knows; what an engine has removed has its id alone";
@@ -25,11 +29,35 @@ pub fn run(client: &Client, options: &HistoryOptions) -> Result<(), Failure> {
     }
 }
 
-fn path(options: &HistoryOptions, now_s: u64) -> String {
+/// Where more ran than is told at once, half of the time after the other.
+fn ask(client: &Client, options: &HistoryOptions, now_s: u64) -> Result<History, ErrorBody> {
     let (since, until) = options.month.map_or_else(|| options.scope.time.unix_s(now_s), |month| month.unix_s(now_s));
     let until = until.map(|until| format!("&until={until}")).unwrap_or_default();
     let container = options.id.as_ref().map(|id| format!("&container={id}")).unwrap_or_default();
-    format!("/v1/history?since={since}{until}{container}{}", options.scope.filters())
+    let filters = options.scope.filters();
+    let mut once = |query: &str| client.get::<History>(&format!("/v1/history?{query}{container}{filters}"));
+    in_halves(&format!("since={since}{until}"), now_s, &mut once).map(joined)
+}
+
+/// Of times that follow one another: who ran in both is told of in both, as it stood when that was asked.
+fn joined(parts: Vec<History>) -> History {
+    let mut parts = parts.into_iter();
+    let mut all = parts.next().unwrap_or_default();
+    let places = all.leases.iter().enumerate().map(|(place, lease)| (lease.lease_id.clone(), place));
+    let mut places: HashMap<LeaseId, usize> = places.collect();
+    for part in parts {
+        all.until_unix_s = part.until_unix_s;
+        for lease in part.leases {
+            match places.get(&lease.lease_id) {
+                Some(place) => all.leases[*place] = lease,
+                None => {
+                    places.insert(lease.lease_id.clone(), all.leases.len());
+                    all.leases.push(lease);
+                }
+            }
+        }
+    }
+    all
 }
 
 fn or_dash<T>(value: Option<T>, shown: impl FnOnce(T) -> String) -> String {
@@ -169,7 +197,7 @@ fn render_csv(history: &History) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use gpool_protocol::{ContainerId, GpuUuid, LeaseId, PastGpu};
+    use gpool_protocol::{ContainerId, GpuUuid, PastGpu};
 
     const H: u64 = 3_600_000_000_000;
 
@@ -233,6 +261,18 @@ mod tests {
         let of_instance = PastLease { used_gpu_ns: 0, unmetered_gpu_ns: 2 * H, ..sample().leases.swap_remove(0) };
         assert_eq!((used(&of_instance), of_share(&of_instance)), (None, None), "nobody knows what it did");
         assert_eq!(render(&History { leases: Vec::new(), ..sample() }, 0, false), "Nothing ran.\n");
+    }
+
+    #[test]
+    fn who_ran_in_both_halves_of_a_time_is_one_as_it_was_known_last() {
+        let (mut first, mut second) = (sample(), sample());
+        second.until_unix_s += 60;
+        second.leases[0].used_gpu_ns = 7;
+        second.leases[1].lease_id = LeaseId("02K".into());
+        first.leases.truncate(1);
+        let all = joined(vec![first, second]);
+        assert_eq!((all.until_unix_s, all.leases.len()), (sample().until_unix_s + 60, 2));
+        assert_eq!((all.leases[0].used_gpu_ns, all.leases[1].lease_id.0.as_str()), (7, "02K"));
     }
 
     #[test]

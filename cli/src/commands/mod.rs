@@ -12,6 +12,7 @@ pub mod explain;
 pub mod export;
 pub mod forecast;
 pub mod gpu;
+mod halves;
 pub mod history;
 pub mod info;
 pub mod inspect;
