@@ -125,9 +125,9 @@ pub struct Statement {
 /// The end of a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
-    /// When, Unix milliseconds.
+    /// When, Unix milliseconds. What nobody has seen end was there then, for the last time that is known.
     pub unix_ms: u64,
-    /// How. What nobody has seen was over by then.
+    /// How.
     pub how: Ending,
 }
 
@@ -196,7 +196,7 @@ impl Statement {
         Self::of_record(record, now_ns)
     }
 
-    /// That of a lease which was over by `unix_ms`, as it stood when it was written down last.
+    /// That of a lease whose end nobody has seen and which was there at `unix_ms`, as it stood when it was written down last.
     pub fn of_lost(record: &Record, unix_ms: u64) -> Self {
         let at_ns = record.standing.as_ref().map_or(0, |standing| standing.at_ns);
         Self { end: Some(End { unix_ms, how: Ending::Unseen }), ..Self::of_record(record, at_ns) }

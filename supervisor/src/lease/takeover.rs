@@ -135,11 +135,17 @@ fn is_settled(leases: &Leases, record: &Record, was_seen: bool) -> bool {
     book.kept_inits.remove(id);
     if began && same_boot && leases.configuration().ledger.is_kept() {
         // When it ended nobody has seen.
-        book.ended.push(Statement::of_lost(record, clock::unix_ms()));
+        book.ended.push(Statement::of_lost(record, last_seen_unix_ms(record)));
     }
     drop(book);
     service_manager::forget(id);
     true
+}
+
+/// When a lease is known to have been there last, by its record.
+fn last_seen_unix_ms(record: &Record) -> u64 {
+    let written = record.standing.as_ref().map(|standing| clock::unix_ms_at(standing.at_ns));
+    written.unwrap_or(record.created_unix_ms)
 }
 
 /// Whether whoever asked for a lease that is not bound can know of it. The answer is sent once the MPS daemon runs and the region
@@ -351,6 +357,16 @@ mod tests {
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(inits.values().all(WatchedProcess::has_ended));
+    }
+
+    #[test]
+    fn what_nobody_has_seen_end_was_there_when_it_was_written_down_last() {
+        let mut record = Record { created_unix_ms: 7, ..record_of("01", None) };
+        assert_eq!(last_seen_unix_ms(&record), 7);
+        let at_ns = clock::now_ns() - clock::ns(30);
+        record.standing = Some(StandingRecord { at_ns, gpus: Vec::new(), counted: None, used_ns: None });
+        let ago_ms = clock::unix_ms() - last_seen_unix_ms(&record);
+        assert!((29_000..40_000).contains(&ago_ms), "{ago_ms} ms, and the supervisor has begun just now");
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! What ran: each lease of a time with what became of it, its figures those of all its life.
 
 use super::lines::{Gpus, begins, gpus};
+use super::lives;
 use super::question::Scope;
 use super::reader::ROWS;
 use gpool_protocol::{ContainerId, GpuUuid, History, LeaseId, PastGpu, PastLease};
 use rusqlite::{Connection, Row, Statement, params};
 
-/// Leases that had their GPUs at some time of that, in the order in which they were granted. One that has lost its GPUs' lines to age
-/// has no figures, and none that are asked for by a GPU.
+/// Leases that had their GPUs at some time of that, in the order in which they were granted.
 pub fn history(connection: &Connection, scope: &Scope) -> rusqlite::Result<History> {
     let gpus = gpus(connection, scope)?;
     let mut query = connection.prepare(
@@ -18,10 +18,7 @@ pub fn history(connection: &Connection, scope: &Scope) -> rusqlite::Result<Histo
          AND (?5 IS NULL OR coalesce(project, '') = ?5) AND (?6 IS NULL OR coalesce(cost_center, '') = ?6)
          AND (?7 IS NULL OR lease_id = ?7 OR substr(container_id, 1, length(?7)) = ?7) ORDER BY created_unix_ms, id",
     )?;
-    let mut of_lease = connection.prepare(
-        "SELECT gpu, sum(within_ns), sum(burst_ns), sum(lent_ns), sum(idle_ns), sum(unmetered_ns), sum(energy_millijoules)
-         FROM line WHERE lease = ?1 GROUP BY gpu",
-    )?;
+    let mut of_lease = connection.prepare(lives::query(connection)?)?;
     let mut history = History {
         since_unix_s: scope.since_unix_s,
         until_unix_s: scope.until_unix_s,

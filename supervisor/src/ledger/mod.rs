@@ -8,6 +8,7 @@ mod charges;
 mod enough;
 mod history;
 mod lines;
+mod lives;
 mod pricing;
 mod question;
 mod reader;

@@ -1,6 +1,7 @@
 //! The ledger's file: SQLite, in WAL mode, so that a supervisor which is killed leaves a whole ledger, up to ten seconds old.
 
 use super::balance::{Amounts, Batch, Before, LineKey, Moment};
+use super::lives;
 use super::unleased::{self, Unwritten};
 use crate::lease::{Ending, Statement};
 use gpool_protocol::{GpuUuid, LeaseId};
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// "gplg": that the file is a ledger of gpool.
 const APPLICATION_ID: i32 = 0x6770_6c67;
 /// Version of the tables.
-const VERSION: i32 = 6;
+const VERSION: i32 = 7;
 /// What the file of changes beside the ledger is cut to.
 const JOURNAL_BYTES: i64 = 16 << 20;
 /// How long somebody else may hold the file, such as a person with `sqlite3`.
@@ -263,11 +264,13 @@ fn prepare(connection: &mut Connection) -> rusqlite::Result<()> {
         0 => {
             transaction.execute_batch(TABLES)?;
             transaction.execute_batch(unleased::TABLES)?;
+            transaction.execute_batch(lives::TABLES)?;
             transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
         }
         older => {
+            let of_lives = [(6, lives::TABLES), (6, lives::SINCE_6)];
             let steps = [(1, SINCE_1), (2, SINCE_2), (3, SINCE_3), (4, unleased::TABLES), (5, SINCE_5)];
-            let missing = steps.into_iter().filter(|(from, _)| *from >= older);
+            let missing = steps.into_iter().chain(of_lives).filter(|(from, _)| *from >= older);
             missing.map(|(_, step)| step).try_for_each(|step| transaction.execute_batch(step))?;
         }
     }
@@ -338,6 +341,7 @@ fn write_all(
         // What is taken back may be of a lease or a GPU that is not there now.
         if let (Some(lease), Some(gpu)) = (leases.get(&key.lease), numbers.get(&key.gpu)) {
             write_line(transaction, key, amounts, *lease, *gpu)?;
+            lives::add(transaction, (*lease, *gpu), amounts)?;
         }
     }
     for (when, uuid, amounts) in &batch.pool {
@@ -404,6 +408,8 @@ fn write_charged(transaction: &Transaction<'_>, lease: i64, gpu: i64, charged_ns
     }
 }
 
+/// What was taken from a lease stays as it was. Of an end that nobody has seen it is known when the lease was there last: by its record,
+/// or when it was entered last, before this.
 fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite::Result<i64> {
     let facts = &statement.facts;
     let mut insert = transaction.prepare_cached(
@@ -411,8 +417,10 @@ fn write_lease(transaction: &Transaction<'_>, statement: &Statement) -> rusqlite
          (lease_id, container_id, pod, team, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen,
           cap_bytes, peak_bytes, project, cost_center, fraction_permille, waited_ms, ending)
          VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18)
-         ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, ended_unix_ms = ?10, is_end_seen = ?11,
-         fraction_permille = ?16, ending = ?18,
+         ON CONFLICT (lease_id) DO UPDATE SET class = ?6, priority = ?7, is_end_seen = ?11, ending = ?18,
+         ended_unix_ms = CASE WHEN ?11 THEN ?10
+             ELSE coalesce(ended_unix_ms, max(?10, coalesce((SELECT unix_ms FROM entered), 0))) END,
+         fraction_permille = CASE WHEN ?16 > 0 THEN ?16 ELSE fraction_permille END,
          cap_bytes = CASE WHEN ?12 > 0 THEN ?12 ELSE cap_bytes END, peak_bytes = max(coalesce(peak_bytes, 0), ?13) RETURNING id",
     )?;
     let values = params![

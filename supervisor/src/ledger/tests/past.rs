@@ -2,7 +2,7 @@
 
 use super::super::question::{EnoughQuestion, Scope};
 use super::*;
-use gpool_protocol::{History, PastLease};
+use gpool_protocol::{History, PastLease, is_too_much};
 use std::collections::HashMap;
 
 fn history(path: &Path, question: &str) -> Vec<PastLease> {
@@ -52,6 +52,89 @@ fn each_lease_has_what_it_had_in_all_its_life_and_how_it_ended() {
     let later = Scope::read(&format!("since={}&until={}", BEGUN_S + 700, BEGUN_S + 900), 0).unwrap();
     assert!(Reader::open(&path, &Rates::default()).unwrap().history(&later).unwrap().leases.is_empty());
     assert!(Scope::read("container=", 0).unwrap_err().remedy.contains("id of a container"));
+}
+
+#[test]
+fn what_a_lease_had_is_known_without_its_lines_also_of_a_ledger_that_had_only_those() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    // What is written within a span is taken back as far as it was wrong.
+    for second in [4, 10, 77, 100] {
+        life.enter(second, &[lease("01", "red", second, second * S / 2)]);
+    }
+    let figures = |all: &[PastLease]| (all[0].used_gpu_ns, all[0].reserved_gpu_ns, all[0].burst_gpu_ns);
+    let had = (50 * S, 30 * S, 20 * S);
+    assert_eq!(figures(&history(&path, "")), had);
+    drop(life);
+    make_older(&path, 6);
+    assert_eq!(figures(&history(&path, "")), had, "one that cannot be written is read as it is");
+    drop(Life::begin(&path, "a", 100));
+    let lines = |sql: &str| rusqlite::Connection::open(&path).unwrap().execute_batch(sql).unwrap();
+    lines("DELETE FROM line");
+    assert_eq!(figures(&history(&path, "")), had);
+}
+
+#[test]
+fn a_share_that_was_taken_is_shown_as_it_was() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.enter(10, &[lease("01", "red", 10, S)]);
+    let mut taken = lease("01", "red", 20, S);
+    (taken.facts.fraction_permille, taken.facts.cap_bytes) = (0, 0);
+    life.enter(20, &[ended(20, taken)]);
+    let first = &history(&path, "")[0];
+    assert_eq!((first.fraction_permille, first.memory_cap_bytes), (Some(300), Some(4 << 30)));
+}
+
+#[test]
+fn an_end_that_nobody_has_seen_is_no_earlier_than_when_the_lease_was_there_last() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.enter(20, &["01", "02", "03"].map(|id| lease(id, "red", 20, 0)));
+    drop(life);
+    let mut life = Life::begin(&path, "a", 90);
+    // By its record the first one was there later than that, the second earlier; the third has none.
+    let lost = [("01", 24), ("02", 3)].map(|(id, seen)| Statement::of_lost(&record(id, "red"), at(seen).unix_ms));
+    for second in [90, 93, 97] {
+        life.enter(second, &lost);
+    }
+    let ends: Vec<Option<u64>> = history(&path, "").iter().map(|lease| lease.ended_unix_ms).collect();
+    assert_eq!(ends, [24, 20, 20].map(|second| Some(at(second).unix_ms)));
+}
+
+/// More leases than one answer has rows, each in a minute of its own.
+const MANY: &str = "
+    WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < 10001)
+    INSERT INTO lease (id, lease_id, container_id, uid, class, priority, mechanism, created_unix_ms, ended_unix_ms, is_end_seen)
+    SELECT 100 + n, 'many' || n, 'c' || n, 0, 'batch', 'guaranteed', 'slice', 60000 * n, 60000 * (n + 1), 1 FROM number;
+    INSERT INTO line SELECT 60 * (lease.id - 100), 60, lease.id, gpu.id, 5, 0, 0, 0, 0, 0, 0, 0, 0, 0 FROM lease, gpu
+    WHERE lease.id > 100;
+";
+
+#[test]
+fn what_is_too_much_for_one_answer_is_told_so_that_halves_of_it_are_asked_for() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    drop(life);
+    rusqlite::Connection::open(&path).unwrap().execute_batch(MANY).unwrap();
+    let rates = Rates::default();
+    let mut reader = Reader::open(&path, &rates).unwrap();
+    let (all, half) = ("since=0&until=700000", "since=0&until=300000");
+    let scope = |query: &str| Scope::read(query, BEGUN_S).unwrap();
+    let by_lease = |query: &str| Question::read(&format!("{query}&by=lease"), BEGUN_S).unwrap();
+    let refusals = [
+        reader.charges(&scope(all)).unwrap_err(),
+        reader.history(&scope(all)).unwrap_err(),
+        reader.usage(&by_lease(all)).unwrap_err(),
+    ];
+    assert!(refusals.iter().all(is_too_much), "{refusals:?}");
+    assert_eq!(reader.charges(&scope(half)).unwrap().rows.len(), 4999);
+    assert_eq!(reader.usage(&by_lease(half)).unwrap().rows.len(), 4999);
+    assert!(reader.history(&scope(half)).unwrap().leases.len() >= 4999);
 }
 
 #[test]
