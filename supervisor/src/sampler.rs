@@ -245,6 +245,7 @@ fn note_seen_memory(leases: &Leases, members: &Members, occupancies: &[Option<Oc
 /// supervisor goes on from there. `unwritten` has whose record could not be written.
 fn note_charges(leases: &Leases, statistics: &Statistics, unwritten: &mut Faults<LeaseId>) {
     let mut book = leases.book();
+    book.charged_until_ns = book.charged_until_ns.max(statistics.at_ns);
     let mut more_ns = vec![0_i64; leases.gpus().len()];
     for standing in &statistics.standings {
         let Some(lease) = book.of_tenant(standing.tenant) else { continue };

@@ -333,6 +333,8 @@ pub struct Book {
     pub ended: Vec<Statement>,
     /// What all leases together were charged of each GPU, by its index; of those that have ended, too.
     pub charges: BTreeMap<usize, Charges>,
+    /// Up to when leases' charges are in the book, CLOCK_MONOTONIC; 0 before the first look at them.
+    pub charged_until_ns: u64,
     /// What each GPU has drawn since this supervisor began to look, by its index.
     pub energy_millijoules: BTreeMap<usize, u64>,
     /// GPU time of those that have ended since that was divided, by its index.

@@ -4,6 +4,7 @@ use super::account::GpuAccount;
 use super::book::{Book, Lease};
 use super::ending::Ending;
 use super::meter::promised_permille;
+use super::read_ahead::{ReadAhead, Said};
 use super::record::Record;
 use crate::region::Report;
 use gpool_protocol::{GpuUuid, LeaseId, Mechanism, Priority};
@@ -152,14 +153,14 @@ pub struct GpuStatement {
 }
 
 impl Statement {
-    /// That of a lease in the book, now.
-    pub fn of(lease: &mut Lease, now_ns: u64) -> Self {
-        let view = lease.view();
+    /// That of a lease in the book, whose charges are known until `until_ns`, where its processes have said this.
+    pub fn of(lease: &mut Lease, until_ns: u64, said: Said) -> Self {
+        let view = lease.view_with(said);
         // What is held beside what processes say of themselves would be forgotten with it.
         lease.note_peak(view.memory_used_bytes);
         lease.meter.note_entered();
         let used_bytes = view.gpus.iter().map(|gpu| gpu.memory_used_bytes).collect();
-        Self::with(lease, now_ns, used_bytes, view.memory_peak_bytes)
+        Self::with(lease, until_ns, used_bytes, view.memory_peak_bytes)
     }
 
     /// That of a lease that is taken out of the book.
@@ -169,9 +170,9 @@ impl Statement {
         Self { end, ..Self::with(lease, now_ns, Vec::new(), peak_bytes) }
     }
 
-    fn with(lease: &mut Lease, now_ns: u64, used_bytes: Vec<u64>, peak_bytes: u64) -> Self {
+    fn with(lease: &mut Lease, until_ns: u64, used_bytes: Vec<u64>, peak_bytes: u64) -> Self {
         let Lease { meter, record, accounts, .. } = lease;
-        meter.run(now_ns, record);
+        meter.run(until_ns, record);
         let of_gpu = |(place, (uuid, account)): (usize, (&GpuUuid, &GpuAccount))| GpuStatement {
             uuid: uuid.clone(),
             charged_ns: account.charged_ns(),
@@ -181,7 +182,8 @@ impl Statement {
         Self {
             facts: Facts::of(record),
             begun_ns: meter.begun_ns(),
-            until_ns: now_ns,
+            // Of one that has come since nothing counts yet.
+            until_ns: until_ns.max(meter.begun_ns()),
             is_taken_over: meter.is_taken_over(),
             reserved_ns: meter.reserved_ns(),
             cap_kib_s: meter.cap_kib_s(),
@@ -225,9 +227,9 @@ impl Statement {
     }
 }
 
-/// What the book says now: of each lease in it and of those that are stranded; and of those that have ended since it was asked
-/// last, which it forgets.
-pub fn statements(book: &mut Book, now_ns: u64) -> (Vec<Statement>, Vec<Statement>) {
+/// What the book says, of leases that run until `until_ns`: of each lease in it, whose processes have said what was read `ahead`, and of
+/// those that are stranded; and of those that have ended since it was asked last, which it forgets.
+pub fn statements(book: &mut Book, until_ns: u64, ahead: &ReadAhead) -> (Vec<Statement>, Vec<Statement>) {
     let ended = std::mem::take(&mut book.ended);
     // One that is just being taken over, or is found to have ended, is in two places for a moment.
     let is_settled = |record: &Record| {
@@ -235,7 +237,11 @@ pub fn statements(book: &mut Book, now_ns: u64) -> (Vec<Statement>, Vec<Statemen
         book.leases.contains_key(id) || ended.iter().any(|statement| statement.facts.lease_id == *id)
     };
     let stranded = book.stranded.iter().filter(|record| !is_settled(record));
-    let stranded: Vec<Statement> = stranded.map(|record| Statement::of_stranded(record, now_ns)).collect();
-    let running = book.leases.values_mut().map(|lease| Statement::of(lease, now_ns));
+    let stranded: Vec<Statement> = stranded.map(|record| Statement::of_stranded(record, until_ns)).collect();
+    let mut report = Report::new();
+    let running = book.leases.values_mut().map(|lease| {
+        let said = ahead.said(lease, &mut report);
+        Statement::of(lease, until_ns, said)
+    });
     (running.chain(stranded).collect(), ended)
 }

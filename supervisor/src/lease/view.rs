@@ -54,7 +54,7 @@ impl Lease {
     }
 
     /// The same where its processes have said this.
-    fn view_with(&self, Said { figures, read_at_ns, .. }: Said) -> LeaseView {
+    pub fn view_with(&self, Said { figures, read_at_ns, .. }: Said) -> LeaseView {
         let is_kept = self.kept_until.is_some_and(|until| Instant::now() < until);
         let control = self.region.control();
         let context_bytes = control.context_bytes.load(Ordering::Relaxed);

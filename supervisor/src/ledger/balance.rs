@@ -36,6 +36,19 @@ pub struct Moment {
     pub unix_ms: u64,
 }
 
+impl Moment {
+    /// Up to when it can be entered now, where charges are known until `charged_until_ns`. Promises go no further than charges: who has
+    /// just its share would have left some of it in one span, and had more in the next. A look at the charges that does not come is not
+    /// waited for.
+    pub fn of_charges(self, charged_until_ns: u64) -> Self {
+        let now_ns = match charged_until_ns {
+            0 => self.now_ns,
+            until_ns => until_ns.clamp(self.now_ns.saturating_sub(SPAN_NS), self.now_ns),
+        };
+        Self { now_ns, unix_ms: self.unix_ms.saturating_sub((self.now_ns - now_ns) / 1_000_000) }
+    }
+}
+
 /// The minute or hour that something lies in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct When {

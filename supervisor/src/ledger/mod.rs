@@ -32,7 +32,7 @@ pub use unleased::{GpuSighting, Sighting};
 use crate::clock;
 use crate::device::{Gpu, Kind};
 use crate::faults::Faults;
-use crate::lease::{Leases, Statement, statements};
+use crate::lease::{Leases, ReadAhead, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
 use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, History, Savings, Sizes, Usage};
@@ -56,6 +56,10 @@ const FORGET_PERIOD: Duration = Duration::from_secs(3600);
 const ENDED: usize = 5000;
 /// How long a question waits for its turn. With what an answer may take it is what clients wait.
 const TURN: Duration = Duration::from_secs(2);
+/// How much of that for what is new to be written.
+const NEWS: Duration = Duration::from_secs(1);
+/// So soon behind its end a span is over: charges are looked at once a second.
+const LOOK_NS: u64 = 1_000_000_000;
 
 /// The ledger of this host.
 #[derive(Debug, Default)]
@@ -98,6 +102,8 @@ struct Inner {
     forget_unix_s: Option<u64>,
     /// From which day on it is known what was promised before, for budgets.
     spent_since: Option<u64>,
+    /// Up to when it was entered last, CLOCK_MONOTONIC.
+    entered_ns: u64,
 }
 
 /// Writes for ever; runs on its own thread.
@@ -117,7 +123,7 @@ pub fn keep(leases: &Leases) {
         leases.ledger.has_looked.store(true, Ordering::Relaxed);
         std::thread::sleep(LEAST_PERIOD);
         let is_failing = leases.ledger.lock().failed.is_some();
-        let left_ns = closes_ns.saturating_sub(clock::now_ns());
+        let left_ns = closes_ns.saturating_add(LOOK_NS).saturating_sub(clock::now_ns());
         let patience = if is_failing { SPAN_NS } else { left_ns };
         // Behind the pause: what ended in it is found now, and what ends from here on rings.
         let book = leases.book();
@@ -207,14 +213,16 @@ fn ask<A>(
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
     }
-    leases.ledger.lock().bring_up_to_date(leases);
-    let _turn = leases.ledger.turn(is_administrator)?;
+    let begun = Instant::now();
+    leases.ledger.bring_up_to_date(leases, begun);
+    let _turn = leases.ledger.turn(is_administrator, begun + TURN)?;
     // One that cannot be written now may be read, as it was written last.
     let opened = Reader::open(&configured.path, &configuration.rates);
     let answer = opened.and_then(|mut reader| question(&mut reader));
     leases.ledger.note_read(&answer);
     answer.map_err(|error| {
-        let failed = leases.ledger.lock().failed.as_ref().map(|(_, cause)| cause.clone());
+        let inner = within(&leases.ledger.inner, Instant::now());
+        let failed = inner.and_then(|inner| inner.failed.as_ref().map(|(_, cause)| cause.clone()));
         match failed.filter(|_| error.code == ErrorCode::SupervisorFailed) {
             Some(cause) => {
                 let message = format!("there is no ledger to read: {cause}");
@@ -269,18 +277,26 @@ impl Ledger {
     }
 
     /// Waits until nobody else adds up of those who may change everything, or of the others.
-    fn turn(&self, is_administrator: bool) -> Result<MutexGuard<'_, ()>, ErrorBody> {
-        let deadline = Instant::now() + TURN;
+    fn turn(&self, is_administrator: bool, deadline: Instant) -> Result<MutexGuard<'_, ()>, ErrorBody> {
         let asking = if is_administrator { &self.administrator_asking } else { &self.asking };
-        loop {
-            match asking.try_lock() {
-                Ok(turn) => return Ok(turn),
-                Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                    let message = "others are asking the ledger all the time";
-                    return Err(ErrorBody::new(ErrorCode::SupervisorFailed, message, "ask again later"));
+        within(asking, deadline).ok_or_else(|| {
+            let message = "others are asking the ledger all the time";
+            ErrorBody::new(ErrorCode::SupervisorFailed, message, "ask again later")
+        })
+    }
+
+    /// Writes what is new for a question of the moment `begun`, unless that has just been done; what has ended since, as soon as may be
+    /// written again. It is not waited for somebody who writes for longer.
+    fn bring_up_to_date(&self, leases: &Leases, begun: Instant) {
+        while let Some(mut inner) = within(&self.inner, begun + NEWS) {
+            let since = inner.written.map(|written| written.elapsed()).filter(|since| *since < LEAST_PERIOD);
+            match since {
+                None => return inner.write(leases),
+                Some(_) if inner.written >= Some(begun) || leases.book().ended.is_empty() => return,
+                Some(since) => {
+                    drop(inner);
+                    std::thread::sleep(LEAST_PERIOD - since);
                 }
-                Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
             }
         }
     }
@@ -300,15 +316,19 @@ impl Ledger {
     }
 }
 
-impl Inner {
-    /// Writes what is new, unless that has just been done with nothing ended since, or could not be done a moment ago.
-    fn bring_up_to_date(&mut self, leases: &Leases) {
-        let is_new = self.written.is_some_and(|written| written.elapsed() < LEAST_PERIOD);
-        if !is_new || !leases.book().ended.is_empty() {
-            self.write(leases);
+/// Waits for it until `deadline`.
+fn within<T>(mutex: &Mutex<T>, deadline: Instant) -> Option<MutexGuard<'_, T>> {
+    loop {
+        match mutex.try_lock() {
+            Ok(guard) => return Some(guard),
+            Err(TryLockError::Poisoned(guard)) => return Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => return None,
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(20)),
         }
     }
+}
 
+impl Inner {
     /// Writes what is new. What is wrong is a line of the log when it begins, and none for each try.
     fn write(&mut self, leases: &Leases) {
         if self.failed.as_ref().is_some_and(|(when, _)| when.elapsed() < AFTER_FAILURE) {
@@ -323,10 +343,12 @@ impl Inner {
     /// Writes what is new.
     fn enter(&mut self, leases: &Leases) -> Result<(), LedgerError> {
         let gpus = leases.gpus();
+        let ahead = ReadAhead::of(&leases.book);
         let (moment, running, drawn) = {
             let mut book = leases.book();
-            let moment = Moment { now_ns: clock::now_ns(), unix_ms: clock::unix_ms() };
-            let (running, ended) = statements(&mut book, moment.now_ns);
+            let now = Moment { now_ns: clock::now_ns(), unix_ms: clock::unix_ms() };
+            let moment = now.of_charges(book.charged_until_ns.max(self.entered_ns));
+            let (running, ended) = statements(&mut book, moment.now_ns, &ahead);
             self.ended.extend(ended);
             let of = |(place, gpu): (usize, &Gpu)| Some((gpu.uuid.clone(), *book.energy_millijoules.get(&place)?));
             let drawn: Energies = gpus.iter().enumerate().filter_map(of).collect();
@@ -355,6 +377,7 @@ impl Inner {
             Arc::make_mut(spent).note(&batch, (&facts, product));
             leases.ledger.spent_until_ns.store(moment.now_ns, Ordering::Relaxed);
         }
+        self.entered_ns = moment.now_ns;
         leases.ledger.teams.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, (&facts, product));
         if next.closes_ns() != self.balance.closes_ns() {
             self.ended.clear();
@@ -362,7 +385,7 @@ impl Inner {
         self.balance = next;
         self.store = Some(store);
         self.written = Some(Instant::now());
-        leases.ledger.written_unix_s.store(moment.unix_ms / 1000, Ordering::Relaxed);
+        leases.ledger.written_unix_s.store(clock::unix_ms() / 1000, Ordering::Relaxed);
         Ok(())
     }
 

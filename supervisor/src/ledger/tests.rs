@@ -1,6 +1,7 @@
 mod baseline;
 mod bill;
 mod energy;
+mod looks;
 mod parts;
 mod past;
 mod savings;
