@@ -102,6 +102,8 @@ struct Inner {
     forget_unix_s: Option<u64>,
     /// From which day on it is known what was promised before, for budgets.
     spent_since: Option<u64>,
+    /// What was written since that is read, while it is.
+    spent_meanwhile: Option<Spent>,
     /// Up to when it was entered last, CLOCK_MONOTONIC.
     entered_ns: u64,
 }
@@ -119,6 +121,7 @@ pub fn keep(leases: &Leases) {
             }
             inner.balance.closes_ns()
         };
+        leases.ledger.know_spent(leases);
         // Whatever came of it.
         leases.ledger.has_looked.store(true, Ordering::Relaxed);
         std::thread::sleep(LEAST_PERIOD);
@@ -357,9 +360,7 @@ impl Inner {
         let begun_ns = *self.begun_ns.get_or_insert(moment.now_ns);
         let over = self.ended.len().saturating_sub(ENDED);
         self.ended.drain(..over);
-        let opened = self.opened(leases, begun_ns);
-        self.know_spent(leases, opened.as_ref().ok(), moment);
-        let mut store = opened?;
+        let mut store = self.opened(leases, begun_ns)?;
         let all: Vec<&Statement> = running.iter().chain(&self.ended).collect();
         let present: Vec<GpuUuid> = gpus.iter().filter(|gpu| is_there(gpu)).map(|gpu| gpu.uuid.clone()).collect();
         let (batch, next) = self.balance.next(moment, (&present, &drawn), &all);
@@ -377,6 +378,9 @@ impl Inner {
             Arc::make_mut(spent).note(&batch, (&facts, product));
             leases.ledger.spent_until_ns.store(moment.now_ns, Ordering::Relaxed);
         }
+        if let Some(spent) = &mut self.spent_meanwhile {
+            spent.note(&batch, (&facts, product));
+        }
         self.entered_ns = moment.now_ns;
         leases.ledger.teams.lock().unwrap_or_else(PoisonError::into_inner).note(&batch, (&facts, product));
         if next.closes_ns() != self.balance.closes_ns() {
@@ -387,26 +391,6 @@ impl Inner {
         self.written = Some(Instant::now());
         leases.ledger.written_unix_s.store(clock::unix_ms() / 1000, Ordering::Relaxed);
         Ok(())
-    }
-
-    /// Sees that it is known what was promised before, while that is asked for; again where the clock was set back to days that were not
-    /// read. It is written on also where it cannot be read.
-    fn know_spent(&mut self, leases: &Leases, store: Option<&Store>, moment: Moment) {
-        let unix_s = moment.unix_ms / 1000;
-        if leases.configuration().first_that_counts().is_none() {
-            self.spent_since = None;
-            leases.ledger.spent_now().take();
-            return;
-        }
-        let first = spent::first_day(unix_s);
-        if self.spent_since.is_some_and(|since| since <= first) {
-            return;
-        }
-        let read = Spent::read_of(store, &leases.configuration().ledger.path, unix_s);
-        let told = read.map(|spent| *leases.ledger.spent_now() = Some(Arc::new(spent)));
-        self.spent_since = told.is_ok().then_some(first);
-        let told = told.map_err(|cause| format!("what budgets have spent cannot be read, so none is kept to: {cause}"));
-        self.faults.note("budgets unread", &told);
     }
 
     /// The file, opened where it is not, or is not the one any more that has its name.

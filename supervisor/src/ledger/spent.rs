@@ -1,17 +1,21 @@
 //! What teams and users were promised of GPUs, day by day, for their budgets: read from the ledger once, and added up as it is written.
 
+use super::Ledger;
 use super::balance::{Amounts as Written, Batch};
 use super::lines;
 use super::question::Scope;
 use super::reader::read_only;
 use super::retention::DAY_S;
-use super::store::{GpuFacts, Store};
-use crate::lease::{Facts, Holder};
+use super::store::GpuFacts;
+use crate::clock;
+use crate::lease::{Facts, Holder, Leases};
 use gpool_protocol::{GpuUuid, LeaseId};
 use rusqlite::Connection;
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// No budget is about more days than a month has.
 const DAYS: u64 = 32;
@@ -27,42 +31,16 @@ pub struct Spent {
 }
 
 impl Spent {
-    /// What is written down of the last days.
-    ///
-    /// # Errors
-    /// SQLite cannot read.
-    pub fn read(connection: &Connection, unix_s: u64) -> rusqlite::Result<Self> {
-        let since_unix_s = first_day(unix_s) * DAY_S;
-        let scope = Scope { since_unix_s, until_unix_s: i64::MAX.cast_unsigned(), ..Scope::default() };
-        let gpus = lines::gpus(connection, &scope)?;
-        let mut whose = connection.prepare("SELECT team, uid FROM lease WHERE id = ?1")?;
-        let (mut spent, mut holders) = (Self::default(), HashMap::new());
-        lines::walk(connection, &scope, &gpus, |line| {
-            let both = match holders.get(&line.of.0) {
-                Some(both) => both,
-                None => {
-                    let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Option<String>>(0)?, row.get(1)?));
-                    let (team, uid) = whose.query_row([line.of.0], read)?;
-                    holders.entry(line.of.0).or_insert(Holder::both(team.as_deref(), uid))
-                }
-            };
-            if let Some(gpu) = gpus.get(&line.of.1) {
-                spent.add(both, line.slot_unix_s, gpu.part_of(line.amounts.reserved_ns()).into());
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(spent)
-    }
-
-    /// The same of the file at `path`, which is open for writing or cannot be: who has spent a budget has spent it on a full or
-    /// broken disk, too.
-    ///
-    /// # Errors
-    /// It cannot be read either.
-    pub fn read_of(store: Option<&Store>, path: &Path, unix_s: u64) -> rusqlite::Result<Self> {
-        match store {
-            Some(store) => Self::read(&store.connection, unix_s),
-            None => Self::read(&read_only(path)?, unix_s),
+    /// Adds what others have, which is none of this.
+    pub fn add_all(&mut self, other: Self) {
+        let add = |days: &mut BTreeMap<u64, i128>, more: BTreeMap<u64, i128>| {
+            more.into_iter().for_each(|(day, ns)| *days.entry(day).or_default() += ns);
+        };
+        for (holder, more) in other.by_holder {
+            add(self.by_holder.entry(holder).or_default(), more);
+        }
+        for (uid, more) in other.without_team {
+            add(self.without_team.entry(uid).or_default(), more);
         }
     }
 
@@ -117,6 +95,99 @@ impl Spent {
         let days = self.by_holder.get(holder).into_iter().flat_map(|days| days.range(span.clone()));
         let all: i128 = days.map(|(_, ns)| *ns).sum();
         u64::try_from(all.max(0)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The file as it was at one moment, whatever is written later: to read days of it takes seconds on a busy host, for which nobody waits.
+#[derive(Debug)]
+pub struct Snapshot(Connection);
+
+impl Snapshot {
+    /// As it is now, whether it can be written or not: who has spent a budget has spent it on a full or broken disk, too.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn of(path: &Path) -> rusqlite::Result<Self> {
+        let connection = read_only(path)?;
+        connection.execute_batch("BEGIN")?;
+        // A transaction sees the file as it is at its first question.
+        connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0))?;
+        Ok(Self(connection))
+    }
+
+    /// What is written down in it of the last days.
+    ///
+    /// # Errors
+    /// SQLite cannot read.
+    pub fn read(&self, unix_s: u64) -> rusqlite::Result<Spent> {
+        let Self(connection) = self;
+        let gpus = lines::gpus(connection, &Scope::default())?;
+        let mut whose = connection.prepare("SELECT team, uid FROM lease WHERE id = ?1")?;
+        let (mut spent, mut holders) = (Spent::default(), HashMap::new());
+        // Day by day, so that what SQLite sorts is little; what comes out is a row for each lease and GPU, and not one for each minute.
+        let mut days = connection.prepare(
+            "SELECT lease, gpu, sum(within_ns + lent_ns + idle_ns + unmetered_ns) FROM line WHERE slot >= ?1 AND slot < ?2
+             GROUP BY lease, gpu",
+        )?;
+        let mut next = connection.prepare("SELECT min(slot) FROM line WHERE slot >= ?1")?;
+        let mut next_day = |since_unix_s: u64| -> rusqlite::Result<Option<u64>> {
+            let slot: Option<i64> = next.query_row([since_unix_s.cast_signed()], |row| row.get(0))?;
+            Ok(slot.map(|slot| slot.cast_unsigned() / DAY_S * DAY_S))
+        };
+        let mut since_unix_s = first_day(unix_s) * DAY_S;
+        while let Some(day_unix_s) = next_day(since_unix_s)? {
+            since_unix_s = day_unix_s.saturating_add(DAY_S);
+            let mut rows = days.query([day_unix_s, since_unix_s].map(u64::cast_signed))?;
+            while let Some(row) = rows.next()? {
+                let (lease, number): (i64, i64) = (row.get(0)?, row.get(1)?);
+                let both = match holders.entry(lease) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => {
+                        let read = |row: &rusqlite::Row<'_>| Ok((row.get::<_, Option<String>>(0)?, row.get(1)?));
+                        let (team, uid) = whose.query_row([lease], read)?;
+                        place.insert(Holder::both(team.as_deref(), uid))
+                    }
+                };
+                let promised_ns = u64::try_from(row.get::<_, i64>(2)?).unwrap_or(0);
+                if let Some(gpu) = gpus.get(&number) {
+                    spent.add(both, day_unix_s, gpu.part_of(promised_ns).into());
+                }
+            }
+        }
+        Ok(spent)
+    }
+}
+
+impl Ledger {
+    /// Sees that it is known what was promised before, while that is asked for; again where the clock was set back to days that were not
+    /// read. It is written on meanwhile, and also where it cannot be read.
+    pub(super) fn know_spent(&self, leases: &Leases) {
+        let unix_s = clock::unix_ms() / 1000;
+        let (configuration, first) = (leases.configuration(), first_day(unix_s));
+        let snapshot = {
+            let mut inner = self.lock();
+            if configuration.first_that_counts().is_none() {
+                inner.spent_since = None;
+                self.spent_now().take();
+                return;
+            }
+            if inner.spent_since.is_some_and(|since| since <= first) {
+                return;
+            }
+            inner.spent_meanwhile = Some(Spent::default());
+            Snapshot::of(&configuration.ledger.path)
+        };
+        let read = snapshot.and_then(|snapshot| snapshot.read(unix_s));
+        let mut inner = self.lock();
+        let meanwhile = inner.spent_meanwhile.take().unwrap_or_default();
+        let told = read.map(|mut spent| {
+            spent.add_all(meanwhile);
+            *self.spent_now() = Some(Arc::new(spent));
+            self.spent_until_ns.store(inner.entered_ns, Ordering::Relaxed);
+        });
+        inner.spent_since = told.is_ok().then_some(first);
+        let told = told.map_err(|cause| format!("what budgets have spent cannot be read, so none is kept to: {cause}"));
+        inner.faults.note("budgets unread", &told);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::lease::Holder;
-use crate::ledger::spent::Spent;
+use crate::ledger::spent::{Snapshot, Spent};
 use gpool_protocol::Priority;
 
 const DAY_S: u64 = 86_400;
@@ -21,9 +21,13 @@ fn enter(life: &mut Life, spent: &mut Spent, (second, slices): (u64, u8), all: &
     life.balance = next;
 }
 
+fn read_of(path: &Path, unix_s: u64) -> rusqlite::Result<Spent> {
+    Snapshot::of(path)?.read(unix_s)
+}
+
 /// What the file says that everybody in it was promised.
 fn read(life: &Life, second: u64) -> Spent {
-    Spent::read(&life.store.connection, BEGUN_S + second).unwrap()
+    read_of(&life.path, BEGUN_S + second).unwrap()
 }
 
 #[test]
@@ -101,15 +105,31 @@ fn what_is_spent_is_known_also_where_nothing_can_be_written() {
     let other = rusqlite::Connection::open(&path).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let (store, _) = Store::open(&path, "a").unwrap();
-    assert_eq!(of_red(&Spent::read_of(Some(&store), &path, BEGUN_S).unwrap()), of_red(&spent));
+    assert_eq!(of_red(&read_of(&path, BEGUN_S).unwrap()), of_red(&spent));
     drop(store);
     // And where it cannot even be opened for that.
     other.execute_batch("ROLLBACK; PRAGMA user_version = 99").unwrap();
     let opened = Store::open(&path, "a").ok();
     assert!(opened.is_none() && of_red(&spent) > 0);
-    assert_eq!(
-        of_red(&Spent::read_of(opened.as_ref().map(|(store, _)| store), &path, BEGUN_S).unwrap()),
-        of_red(&spent)
-    );
-    assert!(Spent::read_of(None, &path.with_extension("absent"), BEGUN_S).is_err());
+    assert_eq!(of_red(&read_of(&path, BEGUN_S).unwrap()), of_red(&spent));
+    assert!(Snapshot::of(&path.with_extension("absent")).is_err());
+}
+
+#[test]
+fn what_is_written_while_it_is_read_counts_once() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    let all = |second| [lease("01", "red", second, 0), lease("02", "", second, S)];
+    enter(&mut life, &mut Spent::default(), (0, 7), &[]);
+    enter(&mut life, &mut Spent::default(), (10, 7), &all(10));
+    let (snapshot, mut meanwhile) = (Snapshot::of(&path).unwrap(), Spent::default());
+    for second in [13, 20, 24, DAY_S] {
+        enter(&mut life, &mut meanwhile, (second, 7), &all(second));
+    }
+    let mut spent = snapshot.read(BEGUN_S + 30).unwrap();
+    let of_both = |spent: &Spent| [team("red"), Holder::User(0)].map(|its| spent.between(&its, (0, 10 * TODAY.1)));
+    assert_eq!(of_both(&spent), [3 * S, 6 * S]);
+    spent.add_all(meanwhile);
+    assert_eq!(spent, read(&life, 30));
+    assert_eq!(of_both(&spent), [DAY_S * S * 3 / 10, 2 * DAY_S * S * 3 / 10]);
 }
