@@ -40,8 +40,8 @@ pub struct ScopeOptions {
     /// Of containers that one user started, by name or number
     #[arg(long, value_name = "NAME", value_parser = parse_user)]
     pub user: Option<u32>,
-    /// On one GPU or MIG instance, by the beginning of its UUID
-    #[arg(long, value_name = "UUID", value_parser = parse_plain)]
+    /// On one GPU, by its number or the beginning of its UUID, or on a MIG instance, by the beginning of that
+    #[arg(long, value_name = "GPU", value_parser = parse_plain)]
     pub gpu: Option<String>,
 }
 

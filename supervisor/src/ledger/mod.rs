@@ -9,6 +9,7 @@ mod enough;
 mod history;
 mod lines;
 mod lives;
+mod names;
 mod pricing;
 mod question;
 mod reader;
@@ -36,6 +37,7 @@ use crate::lease::{Leases, ReadAhead, Statement, statements};
 use balance::{Balance, Energies, Moment, SPAN_NS};
 use gpool_policy::mig::Model;
 use gpool_protocol::{Baseline, Charges, ErrorBody, ErrorCode, GpuUuid, History, Savings, Sizes, Usage};
+use names::Present;
 use reader::Reader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -148,7 +150,8 @@ pub fn finish(leases: &Leases) {
 /// # Errors
 /// There is no ledger, or it cannot be read.
 pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Result<Usage, ErrorBody> {
-    ask(leases, is_administrator, |reader| reader.usage(question))
+    let asked = |reader: &mut Reader<'_>, scope| reader.usage(&Question { scope, ..question.clone() });
+    ask(leases, is_administrator, &question.scope, asked)
 }
 
 /// What each lease is charged, up to this moment.
@@ -156,7 +159,7 @@ pub fn usage(leases: &Leases, question: &Question, is_administrator: bool) -> Re
 /// # Errors
 /// As [`usage`].
 pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<Charges, ErrorBody> {
-    ask(leases, is_administrator, |reader| reader.charges(scope))
+    ask(leases, is_administrator, scope, |reader, scope| reader.charges(&scope))
 }
 
 /// What ran, up to this moment.
@@ -164,7 +167,7 @@ pub fn charges(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 /// # Errors
 /// As [`usage`].
 pub fn history(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result<History, ErrorBody> {
-    ask(leases, is_administrator, |reader| reader.history(scope))
+    ask(leases, is_administrator, scope, |reader, scope| reader.history(&scope))
 }
 
 /// How many GPUs would have been enough without sharing and with it, up to this moment.
@@ -173,7 +176,9 @@ pub fn history(leases: &Leases, scope: &Scope, is_administrator: bool) -> Result
 /// As [`usage`].
 pub fn savings(leases: &Leases, question: &EnoughQuestion, is_administrator: bool) -> Result<Savings, ErrorBody> {
     let memories = memories(leases);
-    ask(leases, is_administrator, |reader| reader.savings(question, &memories))
+    let asked =
+        |reader: &mut Reader<'_>, scope| reader.savings(&EnoughQuestion { scope, ..question.clone() }, &memories);
+    ask(leases, is_administrator, &question.scope, asked)
 }
 
 /// What leases used of what they had asked for, and what would have been enough, up to this moment.
@@ -182,7 +187,8 @@ pub fn savings(leases: &Leases, question: &EnoughQuestion, is_administrator: boo
 /// As [`usage`].
 pub fn sizes(leases: &Leases, question: &EnoughQuestion, is_administrator: bool) -> Result<Sizes, ErrorBody> {
     let memories = memories(leases);
-    ask(leases, is_administrator, |reader| reader.sizes(question, &memories))
+    let asked = |reader: &mut Reader<'_>, scope| reader.sizes(&EnoughQuestion { scope, ..question.clone() }, &memories);
+    ask(leases, is_administrator, &question.scope, asked)
 }
 
 /// What those used who have no lease, and what would have been enough for each, up to this moment.
@@ -191,7 +197,9 @@ pub fn sizes(leases: &Leases, question: &EnoughQuestion, is_administrator: bool)
 /// As [`usage`].
 pub fn baseline(leases: &Leases, question: &BaselineQuestion, is_administrator: bool) -> Result<Baseline, ErrorBody> {
     let memories = memories(leases);
-    ask(leases, is_administrator, |reader| reader.baseline(question, &memories))
+    let asked =
+        |reader: &mut Reader<'_>, scope| reader.baseline(&BaselineQuestion { scope, ..question.clone() }, &memories);
+    ask(leases, is_administrator, &question.scope, asked)
 }
 
 /// What the GPUs have that are there, instances as much as their boards.
@@ -208,7 +216,8 @@ fn memories(leases: &Leases) -> Memories {
 fn ask<A>(
     leases: &Leases,
     is_administrator: bool,
-    question: impl FnOnce(&mut Reader<'_>) -> Result<A, ErrorBody>,
+    scope: &Scope,
+    question: impl FnOnce(&mut Reader<'_>, Scope) -> Result<A, ErrorBody>,
 ) -> Result<A, ErrorBody> {
     let configuration = leases.configuration();
     let configured = &configuration.ledger;
@@ -216,12 +225,17 @@ fn ask<A>(
         let remedy = "name a file in [ledger] path of config.toml and restart the supervisor";
         return Err(ErrorBody::new(ErrorCode::RequestNotAllowed, "this host keeps no ledger", remedy));
     }
+    let present = Present::of(leases);
+    let scope = present.numbered(scope)?;
     let begun = Instant::now();
     leases.ledger.bring_up_to_date(leases, begun);
     let _turn = leases.ledger.turn(is_administrator, begun + TURN)?;
     // One that cannot be written now may be read, as it was written last.
     let opened = Reader::open(&configured.path, &configuration.rates);
-    let answer = opened.and_then(|mut reader| question(&mut reader));
+    let answer = opened.and_then(|mut reader| {
+        reader.check(&scope, &present)?;
+        question(&mut reader, scope)
+    });
     leases.ledger.note_read(&answer);
     answer.map_err(|error| {
         let inner = within(&leases.ledger.inner, Instant::now());

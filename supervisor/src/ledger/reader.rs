@@ -3,6 +3,7 @@
 use super::baseline;
 use super::charges;
 use super::history;
+use super::names::{self, Present};
 use super::pricing::Pricing;
 use super::question::{BaselineQuestion, EnoughQuestion, Question, Scope};
 use super::savings;
@@ -48,6 +49,14 @@ impl<'a> Reader<'a> {
     pub fn open(path: &Path, rates: &'a Rates) -> Result<Self, ErrorBody> {
         let connection = read_only(path).map_err(|cause| unreadable(&cause))?;
         Ok(Self { connection, rates })
+    }
+
+    /// Sees that what a question names is known.
+    ///
+    /// # Errors
+    /// It is not, or SQLite cannot read.
+    pub fn check(&self, scope: &Scope, present: &Present) -> Result<(), ErrorBody> {
+        names::unknown(&self.connection, scope, present).map_err(|cause| unreadable(&cause))?.map_or(Ok(()), Err)
     }
 
     /// Adds up.

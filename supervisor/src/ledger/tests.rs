@@ -2,6 +2,7 @@ mod baseline;
 mod bill;
 mod energy;
 mod looks;
+mod names;
 mod parts;
 mod past;
 mod savings;

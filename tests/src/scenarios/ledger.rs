@@ -342,8 +342,13 @@ fn what_was_for_weeks_goes_on(host: &mut Host) -> Result<()> {
             && week["weeks_tried"].is_null()
     };
     ensure(weeks.len() == 2 && weeks.iter().all(is_so), || text.clone())?;
-    let of_team = host.gpool(&["forecast", "--team", "nobody", "--format", "csv"])?;
-    said(&of_team, 0, &["begins_unix_s,gpus_permille", ",0,0,"])
+    // The hours are of the lease that came last, which is another team's.
+    let of_team = host.gpool(&["forecast", "--team", "red", "--format", "csv"])?;
+    said(&of_team, 0, &["begins_unix_s,gpus_permille", ",0,0,"])?;
+    said(&host.gpool(&["forecast", "--team", "reed"])?, 1, &["no lease has team=reed", "there are: blue, red"])?;
+    let of_gpu = usage(host, &["--by", "gpu", "--gpu", "0", "--since", "4w"])?;
+    ensure(of_gpu.rows.len() == 1, || format!("{of_gpu:#?}"))?;
+    said(&host.gpool(&["usage", "--gpu", "7"])?, 1, &["there is no GPU 7", "there are: 0;"])
 }
 
 /// A ledger that is none is left alone; containers start, and what they had is written as soon as there is a place for it.
