@@ -25,6 +25,7 @@ mod seconds;
 mod simulate;
 mod sizes;
 mod stats;
+mod top;
 mod usage;
 mod wait;
 mod when;
@@ -52,6 +53,7 @@ pub use savings::SavingsOptions;
 pub use simulate::Simulation;
 pub use sizes::SizesOptions;
 pub use stats::StatsOptions;
+pub use top::{TopOptions, TopSort};
 pub use usage::UsageOptions;
 pub use wait::{Awaited, WaitOptions};
 
@@ -61,10 +63,8 @@ use crate::follower::say;
 use clap::builder::ArgPredicate;
 use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 use gpool_protocol::{Client, parse_time};
-use seconds::parse_seconds;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 /// Shares of NVIDIA GPUs between the containers of this host.
 #[derive(Debug, Parser)]
@@ -97,24 +97,7 @@ pub enum Verb {
         format: Format,
     },
     /// Watch the leases: redraws on a terminal, prints plain blocks elsewhere
-    Top {
-        /// Print once and leave
-        #[arg(long)]
-        once: bool,
-        /// Time between two looks: seconds, or with a unit, 1m
-        #[arg(
-            short,
-            long,
-            value_name = "TIME",
-            default_value = "1",
-            value_parser = parse_seconds,
-            allow_negative_numbers = true
-        )]
-        interval: Duration,
-        /// How to print
-        #[arg(long, value_enum, default_value_t)]
-        format: Format,
-    },
+    Top(TopOptions),
     /// Stream what each lease did in the last interval: share received, memory, time at the gate, launches, refusals
     Stats(StatsOptions),
     /// GPUs of this host

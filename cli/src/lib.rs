@@ -59,7 +59,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
     match arguments.verb {
         Verb::Ps { processes: true, format, .. } => commands::processes::run(&client, format),
         Verb::Ps { quiet, team, format, .. } => commands::ps::run(&client, team.as_deref(), quiet, format),
-        Verb::Top { once, interval, format } => commands::top::run(&client, once, interval, format),
+        Verb::Top(options) => commands::top::run(&client, &options),
         Verb::Stats(options) => commands::stats::run(&client, &options),
         Verb::Gpu { verb } => commands::gpu::run(&client, &verb),
         Verb::Inspect { ids } => commands::inspect::run(&client, &ids),

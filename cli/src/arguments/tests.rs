@@ -2,6 +2,7 @@
 
 use super::*;
 use gpool_protocol::{Class, MemoryCap, Priority};
+use std::time::Duration;
 
 fn parsed(line: &str) -> Result<Arguments, Failure> {
     parse(line.split(' ').map(OsString::from))
@@ -187,10 +188,9 @@ fn seeds_are_a_range_with_both_ends() {
 
 #[test]
 fn an_interval_is_not_so_short_that_it_loads_the_host() {
-    assert!(
-        matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top { interval, .. } if interval.as_millis() == 500)
-    );
-    assert!(matches!(parsed("gpool top -i 1m").unwrap().verb, Verb::Top { interval, .. } if interval.as_secs() == 60));
+    assert!(matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top(its) if its.interval.as_millis() == 500));
+    assert!(matches!(parsed("gpool top -i 1m").unwrap().verb, Verb::Top(its) if its.interval.as_secs() == 60));
+    assert!(parsed("gpool top --sort memory --team red -n 5").is_ok() && parsed("gpool top -n 0").is_err());
     assert!(parsed("gpool top -i 0").is_err());
     assert!(parsed("gpool top -i -1").is_err());
 }

@@ -2,23 +2,25 @@
 
 use super::events::is_absence;
 use super::ps;
-use crate::arguments::Format;
+use crate::arguments::{Format, TopOptions, TopSort};
 use crate::exit::Failure;
 use crate::follower::say;
 use crate::live::LiveBlock;
 use crate::output;
 use crate::table::{GateWait, LeaseRow, render, render_csv, render_wide};
 use gpool_protocol::{Client, LeaseId, LeaseView};
+use std::cmp::Reverse;
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Watches the leases until the reader goes away or a signal ends the program.
-pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> Result<(), Failure> {
+pub fn run(client: &Client, options: &TopOptions) -> Result<(), Failure> {
+    let TopOptions { once, interval, format, .. } = *options;
     let mut live = LiveBlock::on_stdout();
     let (mut seen, mut is_first, mut is_away, mut has_header) = (Seen::default(), true, false, false);
     loop {
         let at = Instant::now();
-        let leases = match client.get("/v1/leases") {
+        let mut leases: Vec<LeaseView> = match client.get("/v1/leases") {
             Ok(leases) => leases,
             Err(error) if once || is_first || !is_absence(&error) => return Err(error.into()),
             Err(error) => {
@@ -34,17 +36,48 @@ pub fn run(client: &Client, once: bool, interval: Duration, format: Format) -> R
             }
         };
         (is_first, is_away) = (false, false);
-        let look = Look { at, leases };
-        match format {
-            Format::Table => live.draw(&mut std::io::stdout().lock(), &render(&seen.rows(look)))?,
-            Format::Wide => live.draw(&mut std::io::stdout().lock(), &render_wide(&seen.rows(look)))?,
-            Format::Csv => output::print(&csv_block(&look.leases, std::mem::replace(&mut has_header, true)))?,
-            Format::Json => ps::print(&look.leases, format)?,
+        let is_of_team = |lease: &LeaseView, team: &str| lease.team.as_deref().unwrap_or_default() == team;
+        leases.retain(|lease| options.team.as_ref().is_none_or(|team| is_of_team(lease, team)));
+        if matches!(format, Format::Table | Format::Wide) {
+            let mut rows = seen.rows(Look { at, leases });
+            first(&mut rows, options, Clone::clone);
+            let drawn = if format == Format::Wide { render_wide(&rows) } else { render(&rows) };
+            live.draw(&mut std::io::stdout().lock(), &drawn)?;
+        } else {
+            first(&mut leases, options, |lease| LeaseRow::from(lease));
+            match format {
+                Format::Csv => output::print(&csv_block(&leases, std::mem::replace(&mut has_header, true)))?,
+                _ => ps::print(&leases, format)?,
+            }
         }
         if once {
             return Ok(());
         }
         std::thread::sleep(interval.saturating_sub(at.elapsed()));
+    }
+}
+
+/// Brings them into the order that is asked for, and leaves as many as are.
+fn first<T>(all: &mut Vec<T>, options: &TopOptions, row: impl Fn(&T) -> LeaseRow) {
+    match options.sort {
+        None => {}
+        Some(TopSort::Name) => all.sort_by_cached_key(|its| row(its).container),
+        Some(sort) => all.sort_by_cached_key(|its| Reverse(figure(&row(its), sort))),
+    }
+    all.truncate(options.lines.unwrap_or(usize::MAX));
+}
+
+/// What the order goes by; none where nobody knows.
+fn figure(row: &LeaseRow, sort: TopSort) -> Option<u64> {
+    match sort {
+        TopSort::Received => Some(row.received_permille),
+        TopSort::Memory => Some(row.memory_used_bytes),
+        // Of one look all are in the same unit, but for those that are new in it.
+        TopSort::Gate => match row.gate_wait {
+            GateWait::TotalNs(figure) | GateWait::Permille(figure) => Some(figure),
+        },
+        TopSort::Idle => row.idle_seconds,
+        TopSort::Name => None,
     }
 }
 
@@ -126,8 +159,43 @@ mod tests {
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;
+    use std::time::Duration;
 
     const S: u64 = 1_000_000_000;
+
+    fn options(sort: Option<TopSort>, lines: Option<usize>) -> TopOptions {
+        TopOptions { once: true, interval: Duration::ZERO, sort, team: None, lines, format: Format::Json }
+    }
+
+    fn view() -> LeaseView {
+        let text = r#"{"lease_id":"01","container_id":"c","state":"active","gpu_uuid":"GPU-1","fraction_permille":300,
+            "received_permille":250,"charged_gpu_ns":0,"memory_cap_bytes":3,"memory_used_bytes":4,"allocations_refused":5,
+            "gate_wait_ns":0,"launches":7,"processes":0,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
+            "owner_uid":0,"created_unix_ms":9}"#;
+        serde_json::from_str(text).unwrap()
+    }
+
+    #[test]
+    fn those_with_the_most_come_first_and_no_more_than_are_asked_for() {
+        let of = |id: &str, received_permille, memory_used_bytes, gate_wait_ns, idle_seconds| LeaseView {
+            container_id: gpool_protocol::ContainerId(id.into()),
+            received_permille,
+            memory_used_bytes,
+            gate_wait_ns,
+            idle_seconds,
+            ..view()
+        };
+        let all = [of("c", 5, 20, 9, None), of("a", 9, 10, 7, Some(3)), of("b", 7, 30, 8, Some(600))];
+        let order = |sort, lines| {
+            let mut leases = all.to_vec();
+            first(&mut leases, &options(sort, lines), |lease| LeaseRow::from(lease));
+            leases.into_iter().map(|lease| lease.container_id.0).collect::<String>()
+        };
+        assert_eq!((order(None, None), order(None, Some(2))), ("cab".into(), "ca".into()));
+        let sorted = [TopSort::Received, TopSort::Memory, TopSort::Gate, TopSort::Idle, TopSort::Name];
+        assert_eq!(sorted.map(|sort| order(Some(sort), None)), ["abc", "bca", "cba", "bac", "abc"]);
+        assert_eq!(order(Some(TopSort::Memory), Some(1)), "b");
+    }
 
     #[test]
     fn a_look_that_fails_ends_it_only_where_it_is_the_first_or_the_only_one() {
@@ -143,7 +211,8 @@ mod tests {
         let none = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]";
         let watch = |once: bool| {
             let client = client.clone();
-            std::thread::spawn(move || run(&client, once, Duration::from_millis(10), Format::Json).is_ok())
+            let options = TopOptions { once, interval: Duration::from_millis(10), ..options(None, None) };
+            std::thread::spawn(move || run(&client, &options).is_ok())
         };
         let only = watch(true);
         answer("");
@@ -165,11 +234,7 @@ mod tests {
 
     #[test]
     fn a_share_is_of_the_seconds_that_the_supervisor_counts_however_often_it_is_asked() {
-        let text = r#"{"lease_id":"01","container_id":"c","state":"active","gpu_uuid":"GPU-1","fraction_permille":300,
-            "received_permille":250,"charged_gpu_ns":0,"memory_cap_bytes":3,"memory_used_bytes":4,"allocations_refused":5,
-            "gate_wait_ns":0,"launches":7,"processes":0,"init_pid":null,"cgroup":null,"enforcement":"co-operative",
-            "owner_uid":0,"created_unix_ms":9}"#;
-        let lease: LeaseView = serde_json::from_str(text).unwrap();
+        let lease = view();
         let one = std::slice::from_ref(&lease);
         let (first, later) = (csv_block(one, false), csv_block(one, true));
         assert!(
