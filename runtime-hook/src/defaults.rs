@@ -7,6 +7,7 @@
 
 use crate::placed::gpus_in;
 use gpool_configuration::DefaultRequest;
+use gpool_protocol::{ErrorBody, ErrorCode};
 use std::collections::BTreeSet;
 
 /// The variable by which a container asks for GPUs in that way.
@@ -31,7 +32,7 @@ pub enum Wanted<'a> {
 /// What the environment asks for in that way, with the GPUs' nodes beside it or docker's hook. None if it asks for nothing, or for
 /// what is no GPU as a whole.
 pub fn wanted(env: &[String], has_nodes: bool, has_hook: bool) -> Option<Wanted<'_>> {
-    let told = env.iter().rev().find_map(|entry| entry.strip_prefix(VISIBLE)?.strip_prefix('='))?.trim();
+    let told = told(env)?;
     let named = match told {
         "all" => return Some(Wanted::Any),
         "void" if has_nodes => return Some(Wanted::Any),
@@ -44,6 +45,11 @@ pub fn wanted(env: &[String], has_nodes: bool, has_hook: bool) -> Option<Wanted<
         count if is_count => Some(Wanted::Count(count)),
         _ => Some(Wanted::These(named.into_iter().collect())),
     }
+}
+
+/// What programs see of the variable.
+fn told(env: &[String]) -> Option<&str> {
+    env.iter().rev().find_map(|entry| entry.strip_prefix(VISIBLE)?.strip_prefix('=')).map(str::trim)
 }
 
 /// What a container is given for what it does not say itself; `said` are its own keys. None if it names a share.
@@ -81,9 +87,69 @@ pub fn on(wanted: &Wanted<'_>, env_allow: &[String]) -> Vec<(&'static str, Strin
     if may { keys } else { Vec::new() }
 }
 
+/// The keys for the GPUs that docker's `--gpus` or a compose file names, in a container that has a share by keys of its own, which
+/// `said` has. Those that it says itself are left out.
+///
+/// # Errors
+/// Both name GPUs, and not the same; or what is named is no GPU as a whole.
+pub fn beside_own<'a>(
+    env: &[String],
+    said: impl Fn(&str) -> Option<&'a str>,
+    env_allow: &[String],
+) -> Result<Vec<(&'static str, String)>, ErrorBody> {
+    let Some(wanted) = wanted(env, false, true) else {
+        return match told(env).unwrap_or_default() {
+            "" | "void" | "none" => Ok(Vec::new()),
+            other => Err(contradicts(other, "gpool gives shares of whole GPUs by their numbers or UUIDs")),
+        };
+    };
+    let own = |key: &str| said(key).map(str::trim).filter(|value| !value.is_empty());
+    let count = match &wanted {
+        Wanted::Any => None,
+        Wanted::Count(count) => Some(*count),
+        Wanted::These(names) => Some(names.len()),
+    };
+    if let (Some(count), Some(gpus)) = (count, own(GPUS))
+        && gpus != count.to_string()
+    {
+        return Err(contradicts(told(env).unwrap_or_default(), &format!("its own key says {GPUS}={gpus}")));
+    }
+    if let (Wanted::These(names), Some(devices)) = (&wanted, own(DEVICE)) {
+        let devices: BTreeSet<&str> = devices.split(',').map(str::trim).collect();
+        if !are_the_same(names, &devices) {
+            let own = devices.into_iter().collect::<Vec<_>>().join(",");
+            return Err(contradicts(told(env).unwrap_or_default(), &format!("its own key says {DEVICE}={own}")));
+        }
+    }
+    Ok(on(&wanted, env_allow).into_iter().filter(|(key, _)| own(key).is_none()).collect())
+}
+
+/// Whether both name the same GPUs, where a UUID may be cut short.
+fn are_the_same(some: &BTreeSet<&str>, others: &BTreeSet<&str>) -> bool {
+    let is_uuid = |name: &str| name.starts_with("GPU-");
+    let begins = |long: &str, short: &str| {
+        is_uuid(short) && long.get(..short.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(short))
+    };
+    let is_same = |a: &str, b: &str| a == b || begins(a, b) || begins(b, a);
+    let is_in = |name: &&str, all: &BTreeSet<&str>| all.iter().any(|other| is_same(name, other));
+    some.len() == others.len() && some.iter().all(|name| is_in(name, others))
+}
+
+fn contradicts(named: &str, own: &str) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::BundleInvalid,
+        format!(
+            "the container is given the GPUs {named} by docker's --gpus, or by deploy.resources.reservations.devices of its compose file, \
+             and {own}"
+        ),
+        "leave --gpus or deploy.resources.reservations.devices out: gpool brings GPU and driver itself",
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::assert_presentable;
 
     fn default() -> DefaultRequest {
         let text =
@@ -149,6 +215,38 @@ mod tests {
         assert_eq!(of("0,1").as_deref(), Some("gpus=2"));
         assert_eq!(of("1").as_deref(), Some("device=1"));
         assert_eq!(asked("void", true, false).as_deref(), Some(""), "by CDI");
+    }
+
+    #[test]
+    fn who_has_a_share_has_it_on_the_gpus_that_docker_was_told() {
+        let with = |told: &str, own: &[(&str, &'static str)], allow: &[&str]| {
+            let env = ["NVIDIA_VISIBLE_DEVICES=all".to_owned(), format!("{VISIBLE}={told}")];
+            let allow: Vec<String> = allow.iter().map(|key| (*key).to_owned()).collect();
+            let said = |key: &str| own.iter().find(|(its, _)| *its == key).map(|(_, value)| *value);
+            beside_own(&env, said, &allow).map(|keys| words(&keys))
+        };
+        let both = ["device", "gpus"];
+        let given = |told: &str, own: &[(&str, &'static str)]| with(told, own, &both).unwrap();
+        assert_eq!([given("all", &[]), given("0", &[]), given("none", &[])], ["", "", ""]);
+        assert_eq!([given("0,1", &[]), given("1", &[])], ["gpus=2", "device=1"]);
+        assert_eq!(given("1,2", &[]), "device=1,2 gpus=2");
+        assert_eq!(given("GPU-51aa", &[("device", "GPU-51")]), "", "cut short");
+        assert_eq!(given("1,2", &[("device", "2, 1"), ("gpus", "2")]), "");
+        assert_eq!(given("all", &[("gpus", "2"), ("device", "0,1")]), "");
+        assert_eq!(with("2", &[], &[]).unwrap(), "", "what its environment may not name");
+        for (told, key, value) in [
+            ("0,1", "gpus", "1"),
+            ("1", "gpus", "2"),
+            ("1", "device", "2"),
+            ("1", "device", "GPU-51"),
+            ("MIG-1", "", ""),
+        ] {
+            let error = with(told, &[(key, value)], &both).unwrap_err();
+            assert_presentable(&error);
+            assert!(error.code == ErrorCode::BundleInvalid && error.message.contains(told), "{error}");
+            assert!(error.message.contains(&format!("{key}={value}")) || key.is_empty(), "{error}");
+            assert!(error.remedy.contains("deploy.resources.reservations.devices"), "{error}");
+        }
     }
 
     #[test]

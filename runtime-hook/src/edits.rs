@@ -39,14 +39,7 @@ pub fn check(spec: &Value) -> Result<(), ErrorBody> {
             ));
         }
     }
-    match legacy_hooks(spec).next() {
-        None => Ok(()),
-        Some(path) => Err(ErrorBody::new(
-            ErrorCode::BundleInvalid,
-            format!("the engine added NVIDIA's legacy hook {path}, which would put a driver library over the lease's"),
-            "start the container without --gpus; gpool brings the driver itself",
-        )),
-    }
+    Ok(())
 }
 
 /// The path of a hook of NVIDIA's legacy mode.
@@ -63,7 +56,7 @@ pub fn has_legacy_hook(spec: &Value) -> bool {
     legacy_hooks(spec).next().is_some()
 }
 
-/// Takes out what docker's `--gpus` or a file of hooks has added, for a container that has a lease in place of that.
+/// Takes out what docker's `--gpus` or a file of hooks has added: it would put a driver library over the lease's.
 pub fn without_legacy_hooks(spec: &mut Value) {
     if let Some(hooks) = spec.pointer_mut("/hooks/prestart").and_then(Value::as_array_mut) {
         hooks.retain(|hook| legacy_hook(hook).is_none());

@@ -140,14 +140,18 @@ fn what_no_edit_can_make_safe_is_refused() {
         bad[part] = Value::Null;
         assert_presentable(&check(&bad).unwrap_err());
     }
-    let mut legacy = good.clone();
-    legacy["hooks"] = json!({"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}]});
-    let error = check(&legacy).unwrap_err();
-    assert_presentable(&error);
-    assert!(error.remedy.contains("--gpus"), "{error}");
     assert_presentable(&root_path(&json!({"root": {}}), Path::new("/b")).unwrap_err());
     assert_eq!(root_path(&json!({"root": {"path": "r"}}), Path::new("/b")), Ok("/b/r".into()));
     assert_eq!(root_path(&json!({"root": {"path": "/r"}}), Path::new("/b")), Ok("/r".into()));
+}
+
+#[test]
+fn a_driver_is_brought_by_nobody_else() {
+    let mut spec = json!({"hooks": {"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}, {"path": "/x"}]}});
+    assert!(has_legacy_hook(&spec));
+    without_legacy_hooks(&mut spec);
+    assert_eq!(spec, json!({"hooks": {"prestart": [{"path": "/x"}]}}));
+    assert!(!has_legacy_hook(&spec));
 }
 
 #[test]

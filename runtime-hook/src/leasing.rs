@@ -72,12 +72,14 @@ pub fn lease_into(
     let allow = &configuration.policy.env.allow;
     let with_default = described.with_default(&configuration.default_request, applicant.asks_for_gpus, allow);
     let described = with_default.as_ref().unwrap_or(described);
-    let of_default = |error| if described.has_default() { of_default(error) } else { error };
+    let with_named = described.with_named_gpus(allow)?;
+    let described = with_named.as_ref().unwrap_or(described);
+    let explained = |error| described.explained(error);
     let bill_of = |team: &str| configuration.cost_center_of(Some(team));
     let of_namespace =
         configuration.policy.namespace_teams.then(|| described.with_namespace_as_team(bill_of)).transpose()?;
     let source = of_namespace.as_ref().unwrap_or(described).source(allow);
-    let Some(request) = Request::read(source).map_err(of_default)? else { return Ok(None) };
+    let Some(request) = Request::read(source).map_err(explained)? else { return Ok(None) };
     if configuration.policy.counted_pods && !is_placed {
         described.must_be_counted(&request)?;
     }
@@ -85,9 +87,7 @@ pub fn lease_into(
     let now_unix_s = u64::try_from(jiff::Timestamp::now().as_second()).unwrap_or(0);
     let longest_seconds = waiting::longest_seconds(&configuration.queue, &applicant.maker);
     let request = request.waiting_for_its_deadline(now_unix_s, longest_seconds);
-    if described.has_hook_for_all() {
-        edits::without_legacy_hooks(spec);
-    }
+    edits::without_legacy_hooks(spec);
     edits::check(spec)?;
     edits::check_dev(spec)?;
     let unenforced = confinement::is_unenforced(spec, configuration)?;
@@ -112,7 +112,7 @@ pub fn lease_into(
     let has_gone = || engine.as_ref().is_some_and(SyncPipe::is_closed);
     let is_wanted = || !(applicant.asked_for_parent && parent.has_ended() || has_gone());
     let patience = Duration::from_secs(configuration.runtime.supervisor_patience_seconds);
-    let mut granted = waiting::ask(&client, &asked, patience, is_wanted, applicant.on_waiting).map_err(of_default)?;
+    let mut granted = waiting::ask(&client, &asked, patience, is_wanted, applicant.on_waiting).map_err(explained)?;
     let leased = Leased { client, lease: granted.lease_id.clone() };
     is_wanted().then_some(()).ok_or_else(waiting::unwanted).inspect_err(|_| leased.give_back())?;
     let is_in_the_hosts_mounts = is_in_the_hosts_mounts();
@@ -137,13 +137,6 @@ pub fn can_be_leased(spec: &Value, bundle: &Path, configuration: &Configuration)
     let image = || Image::open(&edits::root_path(spec, bundle)?).and_then(|image| edits::check_image(&image));
     let is_fit = || edits::check(spec).and_then(|()| edits::check_dev(spec)).and_then(|()| image());
     matches!(confinement::is_unenforced(spec, configuration), Ok(false)) && is_fit().is_ok()
-}
-
-/// Nobody looks in a request for what stands nowhere in it.
-fn of_default(error: ErrorBody) -> ErrorBody {
-    let message =
-        format!("{}; the container names no share, and has that of [default_request] on this host", error.message);
-    ErrorBody { message, ..error }
 }
 
 /// Refuses a lease whose files the low-level runtime could not mount. Podman makes a mount namespace of its own for an

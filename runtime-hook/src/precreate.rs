@@ -138,10 +138,12 @@ mod tests {
         let mut nameless = spec.clone();
         nameless["linux"]["cgroupsPath"] = json!("/docker/x");
         assert!(refused(&nameless).contains("[GPOOL-E501]"));
-        // NVIDIA's oci-nvidia-hook.json, for all containers or beside docker's --gpus.
+        // NVIDIA's oci-nvidia-hook.json, for all containers, or docker's --gpus.
         let mut hooked = spec;
         hooked["hooks"]["prestart"] = json!([{"path": "/usr/bin/nvidia-container-toolkit"}]);
-        assert!(refused(&hooked).contains("legacy hook"));
+        assert!(refused(&hooked).contains("[GPOOL-E001]"), "its hook is left out");
+        hooked["process"]["env"] = json!(["NVIDIA_VISIBLE_DEVICES=1,2", "GPOOL_GPUS=1"]);
+        assert!(refused(&hooked).contains("deploy.resources.reservations.devices"));
         for manager in ["libpod", "cri-o"] {
             hooked["annotations"]["io.container.manager"] = json!(manager);
             assert!(refused(&hooked).contains("[GPOOL-E001]"), "nobody asked for GPUs in NVIDIA's way");

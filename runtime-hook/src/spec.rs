@@ -89,6 +89,8 @@ pub struct Described {
     has_nodes: bool,
     /// Whether it adds NVIDIA's legacy hook, for this container or for all.
     has_hook: bool,
+    /// What that hook was told of GPUs, in gpool's keys, as far as the container does not say it itself.
+    named: Vec<(&'static str, String)>,
 }
 
 impl Described {
@@ -104,6 +106,7 @@ impl Described {
             defaults: Vec::new(),
             has_nodes: has_nodes_of_whole_gpus(spec),
             has_hook: edits::has_legacy_hook(spec),
+            named: Vec::new(),
         }
     }
 
@@ -179,6 +182,38 @@ impl Described {
             defaults.extend(defaults::on(&wanted, env_allow));
         }
         Some(Self { defaults, ..self.clone() })
+    }
+
+    /// The same container with the GPUs that docker's `--gpus` or a compose file names beside its own keys; none if it names none.
+    ///
+    /// # Errors
+    /// They contradict its own keys.
+    pub fn with_named_gpus(&self, env_allow: &[String]) -> Result<Option<Self>, ErrorBody> {
+        let is_its_own = self.has_hook && !self.has_hook_for_all() && self.has_request();
+        if !is_its_own || self.placed_by != Placer::Gpool {
+            return Ok(None);
+        }
+        let named = defaults::beside_own(&self.env, |key| self.said(key), env_allow)?;
+        if named.is_empty() {
+            return Ok(None);
+        }
+        let mut env = self.env.clone();
+        env.extend(named.iter().map(|(key, value)| format!("{ENV_PREFIX}{}={value}", key.to_ascii_uppercase())));
+        Ok(Some(Self { env, named, ..self.clone() }))
+    }
+
+    /// A refusal with what was not written as a key of gpool's.
+    pub fn explained(&self, error: ErrorBody) -> ErrorBody {
+        let ErrorBody { mut message, .. } = error.clone();
+        if self.has_default() {
+            message += "; the container names no share, and has that of [default_request] on this host";
+        }
+        if !self.named.is_empty() {
+            let keys: Vec<String> = self.named.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let by = "docker's --gpus, or deploy.resources.reservations.devices of its compose file";
+            message += &format!("; the container has {} by {by}", keys.join(" "));
+        }
+        ErrorBody { message, ..error }
     }
 
     /// The value of a key that is for all containers.

@@ -44,12 +44,12 @@ fn before_gpool(host: &Host) -> Result<()> {
     ensure(seen > 2 << 30, || format!("without a request it sees {seen} bytes"))?;
     docker.text(&["rm", "-f", "whole", "leased"])?;
 
-    let refused = ["run", "--rm", "--runtime=toolkit", "-e", "STAND_IN=legacy", "-e", "GPOOL_FRACTION=0.3"];
-    let said = docker.refusal(&[&refused[..], &[crate::image::NAME, "true"]].concat())?;
-    let is_named = said.contains("/usr/bin/nvidia-container-runtime-hook") && said.contains("without --gpus");
-    ensure(is_named, || format!("the legacy hook: {said}"))?;
+    // Its own keys beside what --gpus adds: there is no such hook that could be executed.
+    let beside = start(host, "beside", &["--runtime=toolkit", "-e", "STAND_IN=legacy"])?;
+    has_its_lease_and_nothing_else(host, &docker, &beside)?;
+    docker.text(&["rm", "-f", "beside"])?;
 
-    // Whoever says nothing of gpool, where the host has something for that: there is no such hook that could be executed.
+    // Whoever says nothing of gpool, where the host has something for that.
     configure("[default_request]\nfraction = \"0.25\"\nmemory = \"2GiB\"\nvisible_devices = true")?;
     for (name, by) in [("hooked", "STAND_IN=legacy"), ("by-cdi", "STAND_IN=cdi-whole")] {
         let options = ["run", "-d", "--runtime=toolkit", "--name", name, "-e", by, "-e", "NVIDIA_VISIBLE_DEVICES=all"];
