@@ -115,6 +115,8 @@ fn a_job_becomes_gpool_run_with_its_part_or_its_gpus() {
     for (count, share) in [
         ("gres:gpool:3", "--gpus 1 --fraction 30%"),
         ("gres/gpool:10", "--gpus 1 --fraction 100%"),
+        ("gres:gpool", "--gpus 1 --fraction 10%"),
+        ("gres/gpu:2,gres/gpool", "--gpus 1 --fraction 10%"),
         ("gres:gpu:1,gres:gpool:20", "--gpus 2 --fraction 100%"),
     ] {
         assert_eq!(scene.job_that_has(count), run(share), "{count}");
@@ -123,6 +125,7 @@ fn a_job_becomes_gpool_run_with_its_part_or_its_gpus() {
     for (count, refusal) in [
         ("gres:gpool:13", "one GPU is 10, and more than that are whole ones"),
         ("gres:gpool:0", "has no gres/gpool"),
+        ("gres:gpool_other", "has no gres/gpool"),
         ("N/A", "has no gres/gpool"),
     ] {
         let said = scene.job_that_has(count);
