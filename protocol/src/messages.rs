@@ -76,6 +76,10 @@ pub struct LeaseRequest {
     /// How people call that. None from an older wrapper, and of one in no pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
+    /// The folder on the host that its engine keeps for it until it is removed: without that nobody comes back to its place. None from an
+    /// older wrapper, and where config.json names none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_dir: Option<String>,
 }
 
 /// The answer to a [`LeaseRequest`] for which there is room.

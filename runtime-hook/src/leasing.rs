@@ -2,6 +2,7 @@
 
 use crate::compat;
 use crate::confinement;
+use crate::container_dir;
 use crate::edits;
 use crate::image::Image;
 use crate::loader_cache;
@@ -105,6 +106,7 @@ pub fn lease_into(
         container_uid: Some(confinement::host_uid(spec)),
         in_pod: described.in_pod(),
         pod: described.pod_name(),
+        container_dir: container_dir::of(spec, &applicant.container_id),
     };
     let client = Client::new(&configuration.socket.path);
     // Whoever asks for himself ends with himself; conmon does not end with who has asked it.

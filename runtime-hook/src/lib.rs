@@ -18,6 +18,7 @@ mod argv;
 mod bundle;
 mod compat;
 mod confinement;
+mod container_dir;
 mod defaults;
 mod devices;
 mod edits;

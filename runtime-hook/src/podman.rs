@@ -58,7 +58,8 @@ fn of_mounts(spec: &Value) -> Option<&str> {
     folder.parent()?.file_name()?.to_str().filter(|id| is_id(id))
 }
 
-fn is_id(text: &str) -> bool {
+/// Whether it is an id as docker, podman and nerdctl make them.
+pub fn is_id(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 

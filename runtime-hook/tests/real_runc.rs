@@ -101,6 +101,30 @@ fn the_edits_of_a_lease_are_seen_inside_the_container() {
 }
 
 #[test]
+fn what_docker_adds_beside_a_share_is_asked_for_and_taken_out() {
+    let Some(runc) = low_level_or_skip() else { return };
+    let (bundle, id) = (TestBundle::new("gpus", "true"), "b".repeat(64));
+    bundle.put("control", "control page\n");
+    bundle.put("shim", "shim\n");
+    let folder = bundle.dir().join(&id).display().to_string();
+    bundle.change(|spec| {
+        spec["process"]["env"] = json!(["GPOOL_FRACTION=0.3", "NVIDIA_VISIBLE_DEVICES=0,1"]);
+        spec["hooks"] = json!({"prestart": [{"path": "/usr/bin/nvidia-container-runtime-hook"}, {"path": "/other"}]});
+        let hostname = json!({"destination": "/etc/hostname", "type": "bind", "source": format!("{folder}/hostname")});
+        spec["mounts"].as_array_mut().unwrap().push(hostname);
+    });
+    let supervisor = FakeSupervisor::start(&bundle.dir().join("s"), bundle.granted(false));
+    let installation = installation(bundle.dir(), supervisor.socket(), &runc);
+    let mut line = command_line(&bundle);
+    *line.last_mut().unwrap() = id.into();
+    prepare(&installation, &line).unwrap();
+    let asked: Value = serde_json::from_str(&supervisor.received()[0].1).unwrap();
+    assert_eq!((&asked["request"]["gpus"], &asked["container_dir"]), (&json!(2), &json!(folder)));
+    let spec: Value = serde_json::from_slice(&std::fs::read(bundle.config()).unwrap()).unwrap();
+    assert_eq!(spec["hooks"]["prestart"], json!([{"path": "/other"}]));
+}
+
+#[test]
 fn a_library_that_lies_over_the_shim_stops_the_start() {
     let Some(runc) = low_level_or_skip() else { return };
     let bundle = TestBundle::new("covered", "echo started");

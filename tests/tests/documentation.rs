@@ -337,6 +337,7 @@ fn the_socket_s_document_has_every_form_of_a_message() {
         container_uid: Some(1000),
         in_pod: Some(PodPlace { sandbox_id: text("s"), container_name: text("web") }),
         pod: Some(PodName { namespace: text("ml"), pod: text("train-0"), container: text("web") }),
+        container_dir: Some(text("/var/lib/docker/containers/c")),
     };
     let standings = [
         Standing::Idle,

@@ -235,10 +235,11 @@ fn try_out(request: &Request, peer: &Peer, leases: &Leases) -> Result<Trial, Err
 /// What a peer that may start containers asks for, with names that can be told.
 fn readable(request: &Request, peer: &Peer, policy: &Policy) -> Result<LeaseRequest, ErrorBody> {
     peer.must_start(policy)?;
-    let asked = request.message::<LeaseRequest>()?;
+    let mut asked = request.message::<LeaseRequest>()?;
     asked.container_id.check()?;
     asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
     asked.pod.as_ref().map_or(Ok(()), PodName::check)?;
+    lease::without_doubtful_dir(&mut asked, peer.uid);
     Ok(asked)
 }
 

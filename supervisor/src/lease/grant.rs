@@ -9,6 +9,7 @@ use super::edits::{edits, edits_without_shims};
 use super::ends::check_end_can_come;
 use super::entitlement::{fails_open, share_of};
 use super::entry::Entry;
+use super::keeping::has_its_pod;
 use super::leftovers::Leftovers;
 use super::outside::Outsiders;
 use super::ownership;
@@ -215,6 +216,8 @@ impl Leases {
             starts_once: asked.starts_once,
             in_pod: asked.in_pod.clone(),
             pod: asked.pod.clone(),
+            has_sandbox_process: false,
+            container_dir: asked.container_dir.clone(),
             paused: false,
             paused_by: None,
             revocation: None,
@@ -385,7 +388,9 @@ impl Leases {
             // Without its server it would run beside the others, with no limit.
             self.is_served(group)?;
         }
-        let bound = Record { init: Some(init.name), cgroup, run_groups: run_groups(init_pid), ..lease.record.clone() };
+        let run_groups = run_groups(init_pid);
+        let mut bound = Record { init: Some(init.name), cgroup, run_groups, ..lease.record.clone() };
+        bound.has_sandbox_process = has_its_pod(&bound, cgroup::is_populated);
         let written = bound.write(&self.configuration().paths.run_dir);
         written.map_err(|cause| failed("the lease cannot be written down", cause))?;
         // Behind the record, without which nobody would know what it is.

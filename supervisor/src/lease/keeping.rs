@@ -5,7 +5,9 @@ use super::grant::Leases;
 use super::record::Record;
 use crate::device::Kind;
 use crate::{cgroup, clock};
-use gpool_protocol::{CountedResource, ErrorBody, LeaseRequest};
+use gpool_protocol::{CountedResource, ErrorBody, LeaseId, LeaseRequest};
+use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Who comes back to a place that is kept has so much of its run time left at least.
@@ -38,11 +40,41 @@ impl Leases {
         }
     }
 
+    /// Gives up the places of containers that have been removed since; whether there was one. Their folders are looked at beside the book:
+    /// they may be on a file server.
+    pub fn give_up_places_of_removed(&self) -> bool {
+        let kept: Vec<(LeaseId, String)> = self.book().held.iter().filter_map(Held::in_dir).collect();
+        let mut removed = kept.into_iter().filter(|(_, dir)| is_gone(Path::new(dir))).map(|(id, _)| id).peekable();
+        if removed.peek().is_none() {
+            return false;
+        }
+        let removed: Vec<LeaseId> = removed.collect();
+        let mut book = self.book();
+        book.held.retain(|held| !removed.contains(&held.record.lease_id));
+        self.write_places(&mut book);
+        // One of them may have been the last that an older build was kept for.
+        self.files.remove_unused_shims(book.builds());
+        true
+    }
+
     fn note_made_room(&self, lease: &Lease) {
         if lease.record.revocation.is_none() {
             self.counters.note_preemption("left");
         }
     }
+}
+
+/// Leaves out of a request the folder of which its engine may not be believed. What root is to look at no other user says; and one that
+/// is not there now, as in a mount namespace of the engine's own, says nothing by not being there later.
+pub fn without_doubtful_dir(asked: &mut LeaseRequest, uid: u32) {
+    let id = &asked.container_id.0;
+    let is_believed = |dir: &Path| uid == 0 && dir.is_absolute() && dir.ends_with(id) && dir.is_dir();
+    asked.container_dir = asked.container_dir.take().filter(|dir| is_believed(Path::new(dir)));
+}
+
+/// Whether there is no such folder any more. What cannot be looked at may be there.
+fn is_gone(dir: &Path) -> bool {
+    dir.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
 }
 
 /// Until when the place of an ended lease is kept: for `hold` if its container has run. A start that has failed gets nobody a
@@ -73,18 +105,33 @@ fn sandbox_cgroup(record: &Record) -> Option<String> {
 
 /// Whether the sandbox of its pod is there, without which nobody comes back: the cluster gives the room to the next one at once. Of an
 /// engine that has no process in it, as CRI-O may be told to, it never is.
-fn has_its_pod(record: &Record, is_populated: impl Fn(&str) -> bool) -> bool {
+pub fn has_its_pod(record: &Record, is_populated: impl Fn(&str) -> bool) -> bool {
     sandbox_cgroup(record).is_some_and(|path| is_populated(&path))
 }
 
+impl Held {
+    /// Which place it is, and the folder of the container that may come back to it.
+    fn in_dir(&self) -> Option<(LeaseId, String)> {
+        Some((self.record.lease_id.clone(), self.record.container_dir.clone()?))
+    }
+}
+
 impl Book {
-    /// Gives up the places that are not kept any more. Of a pod that a cluster has counted they are kept no longer than there is the pod.
+    /// Whether somebody may have been removed for whom a place is kept.
+    pub fn keeps_for_removable(&self) -> bool {
+        self.held.iter().any(|held| held.record.container_dir.is_some())
+    }
+
+    /// Gives up the places that are not kept any more: of a pod whose sandbox was there they are kept no longer than it is.
     pub fn give_up_places(&mut self, now: Instant) {
         self.give_up_places_by(now, cgroup::is_populated);
     }
 
     fn give_up_places_by(&mut self, now: Instant, is_populated: impl Fn(&str) -> bool) {
-        let has_pod = |record: &Record| record.resource.is_none() || has_its_pod(record, &is_populated);
+        let has_pod = |record: &Record| {
+            let may_be_seen = record.resource.is_some() || record.has_sandbox_process;
+            !may_be_seen || has_its_pod(record, &is_populated)
+        };
         self.held.retain(|held| held.until > now && has_pod(&held.record));
     }
 }
@@ -200,22 +247,51 @@ mod tests {
     }
 
     #[test]
-    fn a_counted_place_is_kept_no_longer_than_its_pod() {
+    fn a_place_is_kept_no_longer_than_its_pod() {
         let (now, later) = (Instant::now(), Instant::now() + Duration::from_secs(5));
-        let of = |sandbox_id: &str, resource: &str| {
+        let of = |sandbox_id: &str, resource: &str, has_sandbox_process: bool| {
             let place = held(sandbox_id, "web", 300);
             let cgroup = Some("/kubepods.slice/kubepods-pod1.slice/cri-containerd-web-1.scope".into());
-            let record = Record { cgroup, resource: CountedResource::parse(resource), ..place.record };
-            Held { record, until: later, ..place }
+            let resource = CountedResource::parse(resource);
+            Held { record: Record { cgroup, resource, has_sandbox_process, ..place.record }, until: later, ..place }
         };
-        let mut book =
-            Book { held: vec![of("there", "percent=60"), of("gone", "percent=60"), of("gone", "")], ..Book::default() };
+        let counted = [of("there", "percent=60", false), of("gone", "percent=60", false)];
+        let others = [of("there", "", true), of("gone", "", true), of("gone", "", false)];
+        let mut book = Book { held: counted.into_iter().chain(others).collect(), ..Book::default() };
         let is_there = |path: &str| path == "/kubepods.slice/kubepods-pod1.slice/cri-containerd-there.scope";
         book.give_up_places_by(now, is_there);
         let left: Vec<_> = book.held.iter().map(|held| held.record.in_pod.clone().unwrap().sandbox_id).collect();
-        assert_eq!(left, ["there", "gone"], "of the one that was not counted nobody can tell whether it comes back");
+        assert_eq!(left, ["there", "there", "gone"], "of an engine without a process in the sandbox nobody can tell");
         book.give_up_places_by(later, is_there);
         assert!(book.held.is_empty());
+    }
+
+    #[test]
+    fn a_container_that_was_removed_is_told_from_one_that_may_come_back() {
+        let engine = tempfile::tempdir().unwrap();
+        let dir = engine.path().join("c");
+        std::fs::create_dir(&dir).unwrap();
+        let named = |dir: &Path, uid: u32| {
+            let text = r#"{"container_id":"c","request":{"fraction_permille":300}}"#;
+            let container_dir = Some(dir.to_str().unwrap().to_owned());
+            let mut asked = LeaseRequest { container_dir, ..serde_json::from_str(text).unwrap() };
+            without_doubtful_dir(&mut asked, uid);
+            asked.container_dir.is_some()
+        };
+        assert!(named(&dir, 0) && !is_gone(&dir));
+        assert!(!named(&dir, 1000), "root looks at nothing for other users");
+        assert!(!named(engine.path(), 0), "not the container's own");
+        assert!(!named(&engine.path().join("elsewhere/c"), 0) && !named(Path::new("c"), 0));
+        let record = Record { container_dir: Some(dir.to_str().unwrap().to_owned()), ..sample() };
+        let read: Record = serde_json::from_str(&serde_json::to_string(&record).unwrap()).unwrap();
+        assert_eq!(read.container_dir, record.container_dir, "the next supervisor knows it, too");
+        let unknown = Held { record: sample(), ..held("s", "web", 300) };
+        let kept = Held { record, ..unknown.clone() };
+        assert_eq!((unknown.in_dir(), kept.in_dir().unwrap().0), (None, LeaseId("01".into())));
+        assert!(Book { held: vec![unknown.clone(), kept], ..Book::default() }.keeps_for_removable());
+        assert!(!Book { held: vec![unknown], ..Book::default() }.keeps_for_removable());
+        std::fs::remove_dir(&dir).unwrap();
+        assert!(is_gone(&dir) && !is_gone(Path::new("/proc/self/status/c")), "what cannot be looked at may be there");
     }
 
     #[test]

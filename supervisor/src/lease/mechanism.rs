@@ -317,6 +317,7 @@ mod tests {
             container_uid: None,
             in_pod: None,
             pod: None,
+            container_dir: None,
         }
     }
 

@@ -78,6 +78,7 @@ pub use entry::{lease_in, lease_of};
 pub use figures::{Figures, Holding};
 pub use giving_way::{ForWhom, MakingRoom};
 pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases};
+pub use keeping::without_doubtful_dir;
 pub use leftovers::Leftovers;
 pub use living::any_may_live;
 pub use lost_contexts::LostContext;

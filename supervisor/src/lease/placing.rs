@@ -82,7 +82,17 @@ impl Leases {
             let left = deadline.saturating_duration_since(Instant::now());
             let left_for_others = others_end.saturating_duration_since(Instant::now());
             book.give_up_places(Instant::now());
-            match find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book)) {
+            let place = find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book));
+            // Whoever replaces a container by a new one has removed it a moment ago.
+            let may_be_anew = |refusal: &ErrorBody| is_for_want_of_room(refusal, false) && book.keeps_for_removable();
+            if place.as_ref().is_err_and(may_be_anew) {
+                drop(book);
+                if self.give_up_places_of_removed() {
+                    continue;
+                }
+                book = self.book();
+            }
+            match place {
                 Err(refusal)
                     if refusal.code == ErrorCode::ShareNotFree
                         && has_time

@@ -153,6 +153,12 @@ pub struct Record {
     /// How people call that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<PodName>,
+    /// Whether the sandbox of its pod had a process when its container began, by which it is seen to be there.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub has_sandbox_process: bool,
+    /// The folder that its engine keeps for its container until that is removed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub container_dir: Option<String>,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,

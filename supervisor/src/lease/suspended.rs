@@ -119,6 +119,7 @@ impl Lease {
             container_uid: None,
             in_pod: record.in_pod.clone(),
             pod: record.pod.clone(),
+            container_dir: record.container_dir.clone(),
         }
     }
 }

@@ -23,6 +23,7 @@ pub fn of_nobody(trial: TrialRequest) -> LeaseRequest {
         container_uid: None,
         in_pod: None,
         pod: None,
+        container_dir: None,
     }
 }
 

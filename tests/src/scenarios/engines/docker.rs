@@ -199,8 +199,25 @@ fn composed(host: &Host) -> Result<()> {
         let lease = wait_for_lease(host, container)?;
         ensure(lease.fraction_permille == permille, || format!("{} has {lease:?}", container.name))?;
     }
+    redeployed(host, &compose, &service)?;
     compose(&["down", "-t", "0"])?;
     wait_for_room(host)
+}
+
+/// On a full GPU a changed service is a new container, for which the old one is removed a moment before: it has the old one's place.
+fn redeployed(
+    host: &Host,
+    compose: &dyn Fn(&[&str]) -> Result<String>,
+    service: &dyn Fn(&str, &str) -> String,
+) -> Result<()> {
+    for (fraction, permille) in [("0.8", 800), ("0.7", 700), ("0.8", 800)] {
+        let file = format!("version: \"2.4\"\nservices:\n{}{}", service("one", fraction), service("two", "0.2"));
+        fs::write(COMPOSE, file).context(COMPOSE)?;
+        compose(&["up", "-d", "-t", "0"])?;
+        let lease = wait_for_lease(host, &Client::docker(host).container("composed-one")?)?;
+        ensure(lease.fraction_permille == permille, || format!("redeployed it has {lease:?}"))?;
+    }
+    Ok(())
 }
 
 /// An image that `docker commit` makes from a leased container: nothing of gpool's files is in it, and it runs with and
