@@ -151,7 +151,7 @@ pub enum Verb {
         timeout: Option<u64>,
     },
     /// Take the GPUs from running containers: their processes that use them are killed, the others live on and can open
-    /// them no more; a container that is started anew asks for its share again
+    /// them no more; a container that is started anew asks for its share again. The lease of one that has not started ends
     Evict {
         /// Ids or names of containers, or ids of leases, or unique prefixes of ids
         #[arg(required = true, value_name = "ID")]

@@ -10,7 +10,7 @@ use crate::clock;
 use crate::events::About;
 use crate::gatekeeper::{Notice, Order};
 use crate::hang;
-use crate::lease::{BIND_GRACE, BIND_PATIENCE, Dead, Lease, Leases, Process, about};
+use crate::lease::{BIND_GRACE, Dead, Lease, Leases, Process, about, bind_patience};
 use crate::region::{RegionHost, Report, tend_aside};
 use crate::revocation;
 use acceptance::{Unwatched, look, write_down};
@@ -228,7 +228,7 @@ fn end_of(lease: &mut Lease, now: Instant) -> End {
         LeaseState::Pending => {
             if lease.requester.as_ref().is_some_and(|requester| !requester.has_ended()) {
                 // A daemon that makes containers outlives one that it gives up.
-                let waited = now.duration_since(lease.since) >= BIND_PATIENCE;
+                let waited = now.duration_since(lease.since) >= bind_patience(&lease.record);
                 return if waited { End::Here("its container did not start in time") } else { End::Not };
             }
             let since = *lease.abandoned.get_or_insert(now);

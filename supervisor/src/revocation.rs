@@ -35,11 +35,14 @@ const LEFT_BEHIND: Duration = Duration::from_secs(10);
 const AGAIN_NS: u64 = 60_000_000_000;
 
 /// Takes the GPUs of a lease from its container, and waits a while until its share is free; see [`take`]. NVML is asked anew
-/// meanwhile, so this is not for the thread that asks it.
+/// meanwhile, so this is not for the thread that asks it. A lease whose container has not begun ends.
 ///
 /// # Errors
 /// Those of [`take`].
 pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
+    if let Some(last) = end_unbound(leases, lease, why, uid)? {
+        return Ok(last);
+    }
     let deadline = Instant::now() + PATIENCE;
     let (id, last) = begin_and_end(leases, lease, (Taking::Asked, why, uid), Some(deadline))?;
     while has_share(leases, &id) && Instant::now() < deadline {
@@ -47,6 +50,23 @@ pub fn revoke(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resu
     }
     // A container whose first process used the GPU has ended with it.
     Ok(leases.book().leases.get(&id).map_or(*last, Lease::view))
+}
+
+/// Ends a lease that no container is bound to, and how it was seen: an engine that has given the start up may live on for long. Whoever
+/// makes the container still is refused when it is bound. None of one that is.
+fn end_unbound(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<Option<LeaseView>, ErrorBody> {
+    let mut book = leases.book();
+    let found = book.find(lease)?;
+    if found.state != LeaseState::Pending {
+        return Ok(None);
+    }
+    let (record, last) = (found.record.clone(), found.view());
+    let message = format!("ended the lease of {}, which has not started: {why}", record.container_id.short());
+    leases.events.note(EventKind::LeaseRevoked, about(&record, uid), message);
+    leases.end(&mut book, &record.lease_id, "it was evicted before its container started");
+    drop(book);
+    (leases.watch_changed)();
+    Ok(Some(last))
 }
 
 /// Takes the GPUs of a lease from its container. Said again, it changes nothing. `why` follows the container's name in the

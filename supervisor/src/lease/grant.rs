@@ -65,7 +65,16 @@ use std::time::{Duration, Instant};
 pub const BIND_GRACE: Duration = Duration::from_secs(2);
 /// How long a lease waits for its container while the OCI runtime, or the engine that asked in its place, lives.
 /// Longer than engines wait for a runtime: podman, the most patient, for 4 minutes.
-pub const BIND_PATIENCE: Duration = Duration::from_secs(300);
+const BIND_PATIENCE: Duration = Duration::from_secs(300);
+/// The same where a process has asked for its parent, as podman's hook does: the container is made right behind its hooks, and a podman
+/// that serves an API lives on when that has failed.
+const BIND_PATIENCE_OF_PARENT: Duration = Duration::from_secs(30);
+
+/// How long such a lease waits, by what is written of it.
+pub fn bind_patience(record: &Record) -> Duration {
+    if record.asked_for_parent { BIND_PATIENCE_OF_PARENT } else { BIND_PATIENCE }
+}
+
 /// All leases of this host and everything needed to change them.
 pub struct Leases {
     pub settings: Settings,
@@ -218,6 +227,7 @@ impl Leases {
             pod: asked.pod.clone(),
             has_sandbox_process: false,
             container_dir: asked.container_dir.clone(),
+            asked_for_parent: asked.asked_for_parent,
             paused: false,
             paused_by: None,
             revocation: None,

@@ -77,7 +77,7 @@ pub use entitlement::{class_policy, fails_open, slice_priority};
 pub use entry::{lease_in, lease_of};
 pub use figures::{Figures, Holding};
 pub use giving_way::{ForWhom, MakingRoom};
-pub use grant::{BIND_GRACE, BIND_PATIENCE, Leases};
+pub use grant::{BIND_GRACE, Leases, bind_patience};
 pub use keeping::without_doubtful_dir;
 pub use leftovers::Leftovers;
 pub use living::any_may_live;

@@ -159,6 +159,9 @@ pub struct Record {
     /// The folder that its engine keeps for its container until that is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub container_dir: Option<String>,
+    /// Whether it was asked for by a process in the place of its parent, which makes the container and may live for ever.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub asked_for_parent: bool,
     /// Whether its gate is kept closed.
     #[serde(default)]
     pub paused: bool,

@@ -6,7 +6,7 @@ use super::debts::{Debts, KEPT_NS};
 use super::described::{about, ended_unseen};
 use super::entitlement::fails_open;
 use super::entry::Entry;
-use super::grant::{BIND_PATIENCE, Leases};
+use super::grant::{Leases, bind_patience};
 use super::reading::{Written, read_all};
 use super::record::{ProcessRecord, Record, RecordError, StandingRecord, region_dir_of};
 use super::statement::Statement;
@@ -169,7 +169,7 @@ fn has_group(leases: &Leases, id: &str) -> bool {
 
 /// Whether a lease that nobody has bound is as old as one that is given up: its container did not start in time.
 fn is_given_up(record: &Record, now_ns: u64) -> bool {
-    u128::from(record.age_ns(now_ns)) >= BIND_PATIENCE.as_nanos()
+    u128::from(record.age_ns(now_ns)) >= bind_patience(record).as_nanos()
 }
 
 /// Whether a lease is stranded for another reason than was told last: it may be for as long as its container runs.
@@ -417,6 +417,12 @@ mod tests {
         assert!(may_be_ready(dir.path(), 0), "that it cannot be opened does not say that it was never there");
         let record = Record { created_ns: Some(clock::ns(1)), ..record_of("pending", None) };
         assert_eq!([300, 301, 0].map(|now| is_given_up(&record, clock::ns(now))), [false, true, false]);
+        let of_parent = Record { asked_for_parent: true, ..record };
+        assert_eq!(
+            [30, 31].map(|now| is_given_up(&of_parent, clock::ns(now))),
+            [false, true],
+            "a podman that lives on"
+        );
     }
 
     #[test]
