@@ -32,6 +32,10 @@ pub struct OutsideProcess {
     pub name: String,
     /// Its cgroup then, which says of which container or service it is.
     pub cgroup: String,
+    /// The share that its container asks for, in gpool's keys, if it asks for one and was not started with gpool's runtime. None from an
+    /// older supervisor, and where its environment could not be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub asks: Option<String>,
 }
 
 /// A library that a process has mapped.

@@ -105,7 +105,8 @@ mod tests {
             libraries: Vec::new(),
             finding: None,
         };
-        let outside = OutsideProcess { pid: HostPid(421), name: "Xorg".into(), cgroup: "/user.slice".into() };
+        let outside =
+            OutsideProcess { pid: HostPid(421), name: "Xorg".into(), cgroup: "/user.slice".into(), asks: None };
         let all = [Process::from(guarded), Process::from(outside)];
         let want = "\
 PID  NAME     CONTAINER     LEASE  FINDING

@@ -59,13 +59,21 @@ fn without_a_lease(outside: &[OutsideProcess]) -> Outcome {
     if outside.is_empty() {
         return Outcome::ok("nobody else shares GPUs out here, and no process uses one without a lease");
     }
-    let named = |its: &OutsideProcess| format!("{} ({}, of the cgroup {})", its.pid, its.name, its.cgroup);
+    let asks = |its: &OutsideProcess| match &its.asks {
+        Some(asks) => format!(", whose container asks for {asks} and was not started with gpool's runtime"),
+        None => String::new(),
+    };
+    let named = |its: &OutsideProcess| format!("{} ({}, of the cgroup {}{})", its.pid, its.name, its.cgroup, asks(its));
+    let add = match outside.iter().any(|its| its.asks.is_some()) {
+        true => "add --runtime=gpool to the start of a container that asks for a share; else ",
+        false => "",
+    };
     let names: Vec<String> = outside.iter().map(named).collect();
     Outcome::warn(
         format!(
             "without a lease a GPU is used by process {}: nothing paces that, and all shares are of the rest",
             first_of(&names)
         ),
-        "end it, or start it with a share, by gpool run or --runtime gpool; a desktop's own may stay",
+        format!("{add}end it, or start it with a share, by gpool run or --runtime gpool; a desktop's own may stay"),
     )
 }

@@ -11,6 +11,7 @@ mod builds;
 mod charge;
 mod consequence;
 mod early;
+mod outside;
 mod process;
 mod reader;
 mod rounds;
@@ -29,7 +30,8 @@ pub use early::EarlyLooks;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, OutsideProcess, format_bytes};
+use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, format_bytes};
+use outside::Outside;
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use rounds::{LookTime, Rounds, Turn};
@@ -61,9 +63,7 @@ pub struct Guard {
     brief: Brief,
     /// All processes of leases at the last look.
     known: BTreeSet<HostPid>,
-    outside: Findings<ProcessName>,
-    /// Those that were told, as long as they use a GPU.
-    unleased: BTreeMap<ProcessName, OutsideProcess>,
+    outside: Outside,
     caps: BTreeMap<(TenantId, usize), CapWatch>,
     /// Containers that were frozen for what they did.
     frozen: BTreeSet<TenantId>,
@@ -94,8 +94,7 @@ impl Guard {
             rounds: Rounds::default(),
             brief: Brief::default(),
             known: BTreeSet::new(),
-            outside: Findings::default(),
-            unleased: BTreeMap::new(),
+            outside: Outside::default(),
             caps: BTreeMap::new(),
             frozen: BTreeSet::new(),
             actions: BTreeMap::new(),
@@ -123,7 +122,7 @@ impl Guard {
         self.known = members.values().flatten().copied().collect();
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
-        self.look_outside(leases, with_context.difference(&leased).copied());
+        self.outside.look(leases, with_context.difference(&leased).copied());
     }
 
     /// These have a context at `now`, by pid and start time.
@@ -406,42 +405,6 @@ impl Guard {
         }
         // Until NVML has spoken once, what leases held before is not known.
         self.has_looked |= occupancies.iter().any(Option::is_some);
-    }
-
-    /// Processes that use a GPU and belong to no lease.
-    fn look_outside(&mut self, leases: &Leases, pids: impl Iterator<Item = HostPid>) {
-        // One that has come into a leased cgroup since its processes were listed is seen there next time.
-        let cgroups = leases.book().cgroups();
-        let outside = pids.filter_map(|pid| {
-            let watched = WatchedProcess::open(pid).ok()?;
-            // Daemons that serve leases, and the two that time slices are tried on.
-            if leases.groups.has_process(pid) || procfs::is_own_child(pid) || leases.gpu_tests.has(pid) {
-                return None;
-            }
-            (!cgroups.have(pid)).then_some(watched.name)
-        });
-        self.note_outside(leases, outside.collect());
-        let shown = self.unleased.values().take(SHOWN).cloned().collect();
-        *leases.unleased.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown);
-    }
-
-    /// These are there now.
-    fn note_outside(&mut self, leases: &Leases, now: BTreeSet<ProcessName>) {
-        self.unleased.retain(|name, _| now.contains(name));
-        for name in self.outside.look(now) {
-            let its = OutsideProcess {
-                pid: name.pid,
-                name: procfs::comm(name.pid),
-                cgroup: cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned()),
-            };
-            let message = format!(
-                "process {} ({}) of the cgroup {} uses a GPU without a lease: nothing paces it, and what it holds \
-                 counts as taken",
-                its.pid, its.name, its.cgroup
-            );
-            leases.events.note(EventKind::Outside, Default::default(), message);
-            self.unleased.insert(name, its);
-        }
     }
 }
 

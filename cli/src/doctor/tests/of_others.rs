@@ -32,10 +32,15 @@ fn who_has_no_shims_is_not_counted_as_idle() {
 fn processes_without_a_lease_are_named() {
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
-    let process = OutsideProcess { pid: HostPid(4211), name: "python3".into(), cgroup: "/user.slice".into() };
-    host.outside = Ok(vec![process]);
+    let process =
+        OutsideProcess { pid: HostPid(4211), name: "python3".into(), cgroup: "/user.slice".into(), asks: None };
+    host.outside = Ok(vec![process.clone()]);
     let (state, words) = of(&host, "neighbours");
     assert!(state == State::Warn && words.contains("process 4211 (python3, of the cgroup /user.slice)"), "{words}");
+    assert!(!words.contains("--runtime=gpool"), "{words}");
+    host.outside = Ok(vec![OutsideProcess { asks: Some("fraction=0.3".into()), ..process }]);
+    let words = of(&host, "neighbours").1;
+    assert!(words.contains("container asks for fraction=0.3") && words.contains("add --runtime=gpool"), "{words}");
     host.outside = Err(ErrorBody::new(ErrorCode::MessageInvalid, "an older one", "none"));
     assert_eq!(of(&host, "neighbours").0, State::Ok);
 }
