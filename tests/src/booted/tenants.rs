@@ -112,8 +112,11 @@ impl<'a> Tenants<'a> {
     pub fn leases(&self) -> Result<Vec<String>> {
         let text = self.booted.sh("gpool ps --format json")?;
         let document: Value = serde_json::from_str(&text).context("gpool ps")?;
+        // Places are kept over a restart, too.
+        let runs = |lease: &&Value| lease["state"] != "held";
         let id = |lease: &Value| lease["lease_id"].as_str().map(str::to_owned);
-        let mut ids: Vec<String> = document["leases"].as_array().into_iter().flatten().filter_map(id).collect();
+        let mut ids: Vec<String> =
+            document["leases"].as_array().into_iter().flatten().filter(runs).filter_map(id).collect();
         ids.sort();
         ensure(ids.len() == self.containers.len(), || {
             format!("{} containers have these leases: {text}", self.containers.len())
