@@ -10,6 +10,7 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         name: name.into(),
         driver_version: "580.95.05".into(),
         memory_total_bytes,
+        memory_headroom_bytes: 0,
         memory_used_bytes: 0,
         memory_leased_bytes: 0,
         fraction_leased_permille: 0,

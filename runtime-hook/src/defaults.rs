@@ -121,7 +121,14 @@ pub fn beside_own<'a>(
             return Err(contradicts(told(env).unwrap_or_default(), &format!("its own key says {DEVICE}={own}")));
         }
     }
-    Ok(on(&wanted, env_allow).into_iter().filter(|(key, _)| own(key).is_none()).collect())
+    let keys = on(&wanted, env_allow);
+    if count.is_some() && keys.is_empty() && own(DEVICE).or(own(GPUS)).is_none() {
+        return Err(contradicts(
+            told(env).unwrap_or_default(),
+            &format!("[policy.env] allow lets its environment have no {DEVICE} and {GPUS}"),
+        ));
+    }
+    Ok(keys.into_iter().filter(|(key, _)| own(key).is_none()).collect())
 }
 
 /// Whether both name the same GPUs, where a UUID may be cut short.
@@ -233,7 +240,9 @@ mod tests {
         assert_eq!(given("GPU-51aa", &[("device", "GPU-51")]), "", "cut short");
         assert_eq!(given("1,2", &[("device", "2, 1"), ("gpus", "2")]), "");
         assert_eq!(given("all", &[("gpus", "2"), ("device", "0,1")]), "");
-        assert_eq!(with("2", &[], &[]).unwrap(), "", "what its environment may not name");
+        assert_eq!(with("2", &[("device", "2")], &[]).unwrap(), "", "by an annotation");
+        let error = with("2", &[], &[]).unwrap_err();
+        assert!(error.message.contains("[policy.env] allow lets its environment have no device"), "{error}");
         for (told, key, value) in [
             ("0,1", "gpus", "1"),
             ("1", "gpus", "2"),

@@ -165,7 +165,7 @@ pub fn main() -> ExitCode {
                 log::line(
                     Priority::Error,
                     format_args!(
-                        "no driver is loaded; gpool-driver.service starts this again when one is, and once a minute"
+                        "no driver is loaded; under systemd gpool-driver.service starts this again when one is, and once a minute, if it is enabled"
                     ),
                 );
                 absent_driver::turn_away(&socket);

@@ -27,7 +27,9 @@ pub fn check(host: &Surroundings) -> Outcome {
             Err(outcome) => return outcome,
             Ok(Some((text, entry))) => match unusable(&host.path(&entry.runtime.display().to_string())) {
                 None => {
-                    if engine == Engine::Docker && host.docker.as_ref().is_some_and(|today| !today.knows(&entry)) {
+                    // The one that answers reads the usual file, unless it was told otherwise.
+                    let is_its = engine == Engine::Docker && file == engine.default_file();
+                    if is_its && host.docker.as_ref().is_some_and(|today| !today.knows(&entry)) {
                         unread = Some(file.clone());
                     }
                     knowing.push(engine.name());

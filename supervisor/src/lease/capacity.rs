@@ -52,9 +52,12 @@ pub fn capacities(
     let capacity = |(index, gpu): (usize, &Gpu)| {
         let (fraction_leased_permille, memory_leased_bytes, mut users) = promised(index);
         users.outside = outside.get(index).copied().unwrap_or(0);
+        // Of what is sold to nobody now all was sold before, if it is: who had some of it comes back to that.
+        let with_own_bytes: u64 = records_on(gpus, book, index, None).map(Record::promised_bytes).sum();
+        let is_sold_out = with_own_bytes > gpu.memory_total_bytes;
         GpuCapacity {
             key: gpu.uuid.0.clone(),
-            memory_total_bytes: gpu.memory_total_bytes,
+            memory_total_bytes: if is_sold_out { gpu.memory_had_bytes() } else { gpu.memory_total_bytes },
             memory_foreign_bytes: foreign_bytes.get(index).copied().unwrap_or(0),
             fraction_leased_permille,
             memory_leased_bytes,

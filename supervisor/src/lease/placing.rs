@@ -82,15 +82,15 @@ impl Leases {
             let left = deadline.saturating_duration_since(Instant::now());
             let left_for_others = others_end.saturating_duration_since(Instant::now());
             book.give_up_places(Instant::now());
-            let place = find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book));
+            let mut place = find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book));
             // Whoever replaces a container by a new one has removed it a moment ago.
             let may_be_anew = |refusal: &ErrorBody| is_for_want_of_room(refusal, false) && book.keeps_for_removable();
             if place.as_ref().is_err_and(may_be_anew) {
                 drop(book);
-                if self.give_up_places_of_removed() {
-                    continue;
-                }
+                // Also if it was none: meanwhile one may have ended of which what was found knows nothing.
+                self.give_up_places_of_removed();
                 book = self.book();
+                place = find_in_pod(&mut book, (asked, uid), |book| self.place_now(asked, uid, book));
             }
             match place {
                 Err(refusal)

@@ -230,6 +230,7 @@ impl Book {
             name: gpu.name.clone(),
             driver_version: gpu.driver_version.clone(),
             memory_total_bytes: gpu.memory_total_bytes,
+            memory_headroom_bytes: gpu.memory_headroom_bytes,
             memory_used_bytes: used_bytes.get(index).copied().unwrap_or(0),
             memory_leased_bytes: capacity.memory_leased_bytes,
             fraction_leased_permille: capacity.fraction_leased_permille,

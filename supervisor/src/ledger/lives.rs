@@ -13,11 +13,22 @@ pub const TABLES: &str = "
     ) STRICT, WITHOUT ROWID;
 ";
 
-/// From version 6, which had lines alone: what they come to, as far as they go back.
-pub const SINCE_6: &str = "
-    INSERT INTO life SELECT lease, gpu, sum(within_ns), sum(burst_ns), sum(lent_ns), sum(idle_ns), sum(unmetered_ns),
-        sum(energy_millijoules) FROM line GROUP BY lease, gpu;
-";
+/// What lines come to, of leases that are there.
+const OF_LINES: &str = "
+    INSERT INTO life SELECT line.lease, line.gpu, sum(within_ns), sum(burst_ns), sum(lent_ns), sum(idle_ns), sum(unmetered_ns),
+        sum(energy_millijoules) FROM line JOIN lease ON lease.id = line.lease";
+
+/// From version 6, which had lines alone: what they come to, as far as they go back. These are but sums for whoever asks what ran: where
+/// the file is damaged at a place at which nothing else looks any more, those of the leases there are left out. How many these are.
+pub fn since_6(transaction: &Transaction<'_>) -> rusqlite::Result<usize> {
+    if transaction.execute_batch(&format!("{OF_LINES} GROUP BY line.lease, line.gpu")).is_ok() {
+        return Ok(0);
+    }
+    let mut leases = transaction.prepare("SELECT id FROM lease")?;
+    let leases: Vec<i64> = leases.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
+    let of_one = format!("{OF_LINES} WHERE line.lease = ?1 GROUP BY line.lease, line.gpu");
+    Ok(leases.into_iter().filter(|lease| transaction.execute(&of_one, params![lease]).is_err()).count())
+}
 
 /// Adds what is added to a line.
 pub fn add(transaction: &Transaction<'_>, (lease, gpu): (i64, i64), amounts: &Amounts) -> rusqlite::Result<()> {

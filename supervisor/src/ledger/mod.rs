@@ -138,10 +138,12 @@ pub fn keep(leases: &Leases) {
     }
 }
 
-/// Writes what there is up to this moment, for the last time: the supervisor is about to end.
+/// Writes what there is up to this moment, for the last time: the supervisor is about to end. Nothing before anything was written in
+/// this life: as long as leases are being taken over, those that are not yet would be entered as ended.
 pub fn finish(leases: &Leases) {
-    if leases.configuration().ledger.is_kept() {
-        leases.ledger.lock().write(leases);
+    let mut inner = leases.ledger.lock();
+    if leases.configuration().ledger.is_kept() && inner.balance.has_begun() {
+        inner.write(leases);
     }
 }
 

@@ -16,6 +16,8 @@ const TOLD: usize = 8;
 pub struct Present {
     /// Boards by their numbers.
     boards: Vec<(u32, String)>,
+    /// MIG instances by the numbers of their boards.
+    instances: Vec<(u32, String)>,
     /// All that can be leased, and those.
     gpus: Vec<String>,
     teams: BTreeSet<String>,
@@ -30,7 +32,17 @@ impl Present {
         let configuration = leases.configuration();
         present.teams.extend(configuration.team.keys().cloned());
         present.cost_centers.extend(configuration.team.values().filter_map(|team| team.cost_center.clone()));
-        for lease in leases.book().leases.values() {
+        present.teams.extend(configuration.quota.team.keys().cloned());
+        present.teams.extend(configuration.rates.price.iter().filter_map(|price| price.team.clone()));
+        present.teams.extend(configuration.reservation.values().flat_map(|its| its.teams.iter().cloned()));
+        let book = leases.book();
+        for waiter in book.queue.in_order() {
+            let request = &waiter.asked.request;
+            present.teams.extend(request.team.clone());
+            present.projects.extend(request.project.clone());
+            present.cost_centers.extend(request.cost_center.clone());
+        }
+        for lease in book.leases.values() {
             let record = &lease.record;
             present.teams.extend(record.team.clone());
             present.projects.extend(record.project.clone());
@@ -41,8 +53,11 @@ impl Present {
 
     fn of_gpus(gpus: &[Gpu]) -> Self {
         let is_board = |gpu: &&Gpu| matches!(gpu.kind, Kind::Whole | Kind::Divided);
+        let is_instance = |gpu: &&Gpu| gpu.instance().is_some();
+        let numbered = |gpu: &Gpu| (gpu.index, gpu.uuid.0.clone());
         Self {
-            boards: gpus.iter().filter(is_board).map(|gpu| (gpu.index, gpu.uuid.0.clone())).collect(),
+            boards: gpus.iter().filter(is_board).map(numbered).collect(),
+            instances: gpus.iter().filter(is_instance).map(numbered).collect(),
             gpus: gpus.iter().map(|gpu| gpu.uuid.0.clone()).collect(),
             ..Self::default()
         }
@@ -51,11 +66,17 @@ impl Present {
     /// The same question, with the UUID of a GPU that is named by its number.
     ///
     /// # Errors
-    /// There is none of that number.
+    /// There is none of that number, or it is divided: what was used is its instances'.
     pub fn numbered(&self, scope: &Scope) -> Result<Scope, ErrorBody> {
         let is_number = |name: &&String| !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit());
         let Some(number) = scope.gpu.as_ref().filter(is_number) else { return Ok(scope.clone()) };
         let its = self.boards.iter().find(|(index, _)| index.to_string() == *number);
+        let own = |(index, _): &&(u32, String)| index.to_string() == *number;
+        let parts: BTreeSet<String> = self.instances.iter().filter(own).map(|(_, uuid)| uuid.clone()).collect();
+        if !parts.is_empty() {
+            let message = format!("GPU {number} is divided with MIG, and its instances are GPUs of their own");
+            return Err(ErrorBody::new(ErrorCode::MessageInvalid, message, told(parts)));
+        }
         let Some((_, uuid)) = its else {
             let there = self.boards.iter().map(|(index, _)| index.to_string()).collect();
             let remedy = format!("{}; one that is gone is named by its UUID", told(there));
@@ -110,6 +131,8 @@ fn told(names: BTreeSet<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::MigInstance;
+    use gpool_protocol::GpuUuid;
 
     fn asked(query: &str) -> Scope {
         Scope::read(query, 1_000_000).unwrap()
@@ -123,6 +146,25 @@ mod tests {
         assert_eq!((of("gpu=GPU-7").unwrap(), of("team=red").unwrap()), (Some("GPU-7".to_owned()), None));
         let refused = of("gpu=7").unwrap_err();
         assert!(refused.message.ends_with("no GPU 7") && refused.remedy.starts_with("there are: 0, 1;"), "{refused}");
+    }
+
+    #[test]
+    fn a_divided_board_is_its_instances() {
+        let instance = MigInstance {
+            board: Gpu::sample(1).uuid,
+            profile: "1g.10gb".into(),
+            gpu_instance: 7,
+            compute_instance: 0,
+            start: 0,
+            size: 1,
+        };
+        let uuid = GpuUuid("MIG-1".into());
+        let divided = Gpu { kind: Kind::Divided, ..Gpu::sample(1) };
+        let gpus = [Gpu::sample(0), divided, Gpu { uuid, kind: Kind::Instance(instance), ..Gpu::sample(1) }];
+        let present = Present::of_gpus(&gpus);
+        assert!(present.numbered(&asked("gpu=0")).is_ok());
+        let refused = present.numbered(&asked("gpu=1")).unwrap_err();
+        assert!(refused.message.contains("divided") && refused.remedy == "there are: MIG-1", "{refused}");
     }
 
     #[test]

@@ -146,6 +146,7 @@ fn moment() -> Moment {
         name: HOSTILE.into(),
         driver_version: "1".into(),
         memory_total_bytes: 24 << 30,
+        memory_headroom_bytes: 0,
         memory_used_bytes: 1,
         memory_leased_bytes: 2,
         fraction_leased_permille: 300,

@@ -138,7 +138,11 @@ fn of_views(views: &[GpuView], divided: &[MigGpuView]) -> Host {
             .map_or(Ok(ComputeMode::Default), ComputeMode::parse)
             .unwrap_or(ComputeMode::Default),
         share_free_permille: 1000_u16.saturating_sub(view.fraction_leased_permille),
-        memory_free_bytes: view.memory_total_bytes.saturating_sub(view.memory_leased_bytes.max(view.memory_used_bytes)),
+        memory_free_bytes: {
+            // What is sold to nobody is in use first.
+            let used_bytes = view.memory_used_bytes.saturating_sub(view.memory_headroom_bytes);
+            view.memory_total_bytes.saturating_sub(view.memory_leased_bytes.max(used_bytes))
+        },
         leases: u16::try_from(view.leases).unwrap_or(u16::MAX),
         teams: Default::default(),
         // Whom it would be put beside is a preference of the supervisor's and no rule.

@@ -174,3 +174,21 @@ fn a_ledger_that_did_not_know_how_leases_end_goes_on() {
     let all = history(&path, "");
     assert_eq!((all[0].ending.as_ref(), all[0].waited_ms, all[0].used_gpu_ns), (None, None, S));
 }
+
+/// As somebody leaves it who takes a lease out by hand, or a damaged page: the sums are of whom they can be had.
+#[test]
+fn a_file_of_before_with_lines_of_nobody_is_brought_to_this_version() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    life.enter(0, &[]);
+    life.enter(10, &[lease("01", "red", 10, 6 * S), lease("02", "", 10, S)]);
+    drop(life);
+    make_older(&path, 6);
+    let by_hand = "PRAGMA foreign_keys = 0; DELETE FROM lease WHERE lease_id = '02'";
+    rusqlite::Connection::open(&path).unwrap().execute_batch(by_hand).unwrap();
+    let mut life = Life::begin(&path, "a", 10);
+    life.enter(20, &[lease("01", "red", 20, 9 * S)]);
+    let found = history(&path, "");
+    // What a supervisor charges counts from its start.
+    assert_eq!((ids(&found), found[0].used_gpu_ns), (vec!["01"], 15 * S));
+}
