@@ -81,8 +81,9 @@ impl Lease {
         self.processes.values().map(|process| process.watched.name).collect()
     }
 
-    /// What it asks for to come back: its own share, on its own GPUs.
-    pub fn request_to_wake(&self, longest_wait_seconds: u64) -> LeaseRequest {
+    /// What it asks for to come back: its own share, on its own GPUs, of which so much is sold. Before more was kept from being sold it may
+    /// have had more, and has it again.
+    pub fn request_to_wake(&self, longest_wait_seconds: u64, sold_bytes: u64) -> LeaseRequest {
         let record = self.record.with_its_promise();
         LeaseRequest {
             container_id: record.container_id.clone(),
@@ -92,7 +93,7 @@ impl Lease {
                 mig_profile: None,
                 isolation: None,
                 limit_permille: record.limit_permille,
-                memory: Some(MemoryCap::Bytes(record.memory_cap_bytes)),
+                memory: Some(MemoryCap::Bytes(record.memory_cap_bytes.min(sold_bytes))),
                 // It has stayed there, and what it may have is its own still.
                 spill_bytes: None,
                 gpus: record.gpus().len() as u16,

@@ -40,13 +40,15 @@ pub fn look(leases: &Leases, id: &LeaseId) -> bool {
 /// What the lease asks for now; none if nobody wants it, or it is not its time.
 fn asking(leases: &Leases, id: &LeaseId) -> Option<Asking> {
     let longest_wait_seconds = leases.configuration().queue.longest_wait_seconds;
+    let gpus = leases.gpus();
     let mut book = leases.book();
     let lease = book.leases.get_mut(id)?;
     let is_there = lease.state == LeaseState::Active && lease.record.revocation.is_none();
     let is_due = lease.suspension.next_try.is_none_or(|at| Instant::now() >= at);
     // Who is frozen could not come back.
     let is_wanted = is_there && is_wanted(lease, &mut Report::new()) && !is_stopped(lease);
-    let (asked, uid) = (lease.request_to_wake(longest_wait_seconds), lease.record.owner_uid);
+    let sold_bytes = lease.gpus().map(|gpu| gpus[gpu].memory_total_bytes).min().unwrap_or(u64::MAX);
+    let (asked, uid) = (lease.request_to_wake(longest_wait_seconds, sold_bytes), lease.record.owner_uid);
     let init = lease.init.as_ref().and_then(|init| init.try_clone().ok());
     let Some(waiter) = book.queue.waiter_of(&asked, uid) else {
         let init = init.filter(|_| is_wanted && is_due)?;
