@@ -142,6 +142,11 @@ mod tests {
     #[test]
     fn who_is_told_to_end_does_what_is_left_and_ends_by_the_signal() {
         if std::env::var_os(CHILD).is_some() {
+            for signal in SIGNALS {
+                // What runs in the background of a script ignores SIGINT, and what is ignored stays so.
+                // SAFETY: the default needs no handler.
+                unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }.unwrap();
+            }
             catch().unwrap();
             println!("it waits");
             let signal = wait();
