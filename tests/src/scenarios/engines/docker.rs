@@ -199,25 +199,28 @@ fn composed(host: &Host) -> Result<()> {
         let lease = wait_for_lease(host, container)?;
         ensure(lease.fraction_permille == permille, || format!("{} has {lease:?}", container.name))?;
     }
-    redeployed(host, &compose, &service)?;
+    redeployed(host)?;
     compose(&["down", "-t", "0"])?;
     wait_for_room(host)
 }
 
-/// On a full GPU a changed service is a new container, for which the old one is removed a moment before: it has the old one's place.
-fn redeployed(
-    host: &Host,
-    compose: &dyn Fn(&[&str]) -> Result<String>,
-    service: &dyn Fn(&str, &str) -> String,
-) -> Result<()> {
+/// On a full GPU a changed service is a new container, for which the old one is removed a moment before: it has the old one's place. The
+/// steps are those of Compose from version 2 on; the one of Debian 12 starts the new container before it removes the old one.
+fn redeployed(host: &Host) -> Result<()> {
+    const NAME: &str = "composed-one";
+    const NEW: &str = "composed-one-new";
+    let docker = Client::docker(host);
     for (fraction, permille) in [("0.8", 800), ("0.7", 700), ("0.8", 800)] {
-        let file = format!("version: \"2.4\"\nservices:\n{}{}", service("one", fraction), service("two", "0.2"));
-        fs::write(COMPOSE, file).context(COMPOSE)?;
-        compose(&["up", "-d", "-t", "0"])?;
-        let lease = wait_for_lease(host, &Client::docker(host).container("composed-one")?)?;
+        let asked = [format!("GPOOL_FRACTION={fraction}"), format!("GPOOL_MEMORY={CAP}")];
+        let create = ["create", "--runtime=gpool", "--network=none", "--name", NEW, "-e", &asked[0], "-e", &asked[1]];
+        docker.text(&[&create[..], &[image::NAME], &COMMAND].concat())?;
+        for step in [&["stop", "-t", "0", NAME][..], &["rm", NAME], &["rename", NEW, NAME], &["start", NAME]] {
+            docker.text(step)?;
+        }
+        let lease = wait_for_lease(host, &docker.container(NAME)?)?;
         ensure(lease.fraction_permille == permille, || format!("redeployed it has {lease:?}"))?;
     }
-    Ok(())
+    docker.text(&["rm", "-f", NAME]).map(drop)
 }
 
 /// An image that `docker commit` makes from a leased container: nothing of gpool's files is in it, and it runs with and
