@@ -332,10 +332,6 @@ pub struct LeaseGpuView {
     pub energy_millijoules: u64,
 }
 
-fn is_none_of_it(bytes: &u64) -> bool {
-    *bytes == 0
-}
-
 /// A GPU as `gpool gpu ls` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuView {
@@ -350,7 +346,7 @@ pub struct GpuView {
     /// All memory that leases can have.
     pub memory_total_bytes: u64,
     /// What is sold to nobody besides: as much may be in use that is no process's. 0 from an older supervisor.
-    #[serde(default, skip_serializing_if = "is_none_of_it")]
+    #[serde(default, skip_serializing_if = "crate::usage::is_zero")]
     pub memory_headroom_bytes: u64,
     /// Memory held by anybody, from NVML.
     pub memory_used_bytes: u64,
