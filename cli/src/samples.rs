@@ -12,6 +12,7 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         memory_total_bytes,
         memory_headroom_bytes: 0,
         memory_used_bytes: 0,
+        memory_outside_bytes: 0,
         memory_leased_bytes: 0,
         fraction_leased_permille: 0,
         leases: 0,

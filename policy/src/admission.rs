@@ -154,6 +154,7 @@ impl GpuCapacity {
             key: self.key.clone(),
             share_free_permille: self.share_free_for(demand.usage),
             memory_free_bytes: self.memory_free_bytes(),
+            memory_outside_bytes: self.memory_foreign_bytes,
             memory_asked_bytes: demand.memory_bytes(self.memory_total_bytes),
         }
     }

@@ -350,6 +350,10 @@ pub struct GpuView {
     pub memory_headroom_bytes: u64,
     /// Memory held by anybody, from NVML.
     pub memory_used_bytes: u64,
+    /// What of it is within no lease's promise, beyond what is sold to nobody: of processes without a lease, of leases above
+    /// their caps, or of no process at all. It is sold to nobody while it is in use. 0 from an older supervisor.
+    #[serde(default, skip_serializing_if = "crate::usage::is_zero")]
+    pub memory_outside_bytes: u64,
     /// Memory promised to leases.
     pub memory_leased_bytes: u64,
     /// Share promised to guaranteed leases, permille.

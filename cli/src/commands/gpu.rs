@@ -55,6 +55,7 @@ fn list(client: &Client, format: Format) -> Result<(), Failure> {
             + &render_closed(&gpus)
             + &render_unhealthy(&gpus)
             + &render_reserved(&gpus, &reserved)
+            + &render_outside(&gpus)
     };
     match format {
         Format::Table => output::print(&(render(&gpus, &drained) + &below())),
@@ -162,6 +163,18 @@ fn render_reserved(gpus: &[GpuView], reserved: &[ReservationView]) -> String {
     gpus.iter().filter_map(sentence).collect()
 }
 
+/// A sentence for each GPU of which something is in use that no lease has, if it is as much as can be read.
+fn render_outside(gpus: &[GpuView]) -> String {
+    let has_some = |gpu: &&GpuView| gpu.memory_outside_bytes >> 20 > 0 && !gpu.silent && !gpu.divided;
+    let sentence = |gpu: &GpuView| {
+        let (bytes, which) = (format_bytes(gpu.memory_outside_bytes), called(Some(gpu.index), &gpu.uuid));
+        format!(
+            "{bytes} of {which} are in use outside all leases and cannot be leased; gpool ps --processes says by whom\n"
+        )
+    };
+    gpus.iter().filter(has_some).map(sentence).collect()
+}
+
 /// The table, with short UUIDs.
 fn render(gpus: &[GpuView], drained: &[DrainedGpu]) -> String {
     borderless(&COLUMNS, gpus.iter().map(|gpu| cells(gpu, drained, short_gpu(&gpu.uuid.0))))
@@ -218,7 +231,7 @@ fn cells(gpu: &GpuView, drained: &[DrainedGpu], uuid: &str) -> Vec<String> {
 }
 
 fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView]) -> String {
-    const HEADER: [&str; 14] = [
+    const HEADER: [&str; 16] = [
         "index",
         "uuid",
         "name",
@@ -233,6 +246,8 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView]) -
         "health",
         "tested_unix_ms",
         "test_outcome",
+        "memory_outside_bytes",
+        "memory_headroom_bytes",
     ];
     let cells = |gpu: &GpuView| {
         vec![
@@ -250,6 +265,8 @@ fn render_csv(gpus: &[GpuView], drained: &[DrainedGpu], tests: &[GpuTestView]) -
             health_words(gpu.health.as_deref()),
             last_test(gpu, tests).map(|last| last.ended_unix_ms.to_string()).unwrap_or_default(),
             last_test(gpu, tests).map(|last| last.outcome.to_string()).unwrap_or_default(),
+            gpu.memory_outside_bytes.to_string(),
+            gpu.memory_headroom_bytes.to_string(),
         ]
     };
     csv(&HEADER, gpus.iter().map(cells))
@@ -293,14 +310,14 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         let wide = render_wide(std::slice::from_ref(&gpu), &[], std::slice::from_ref(&test), 86_401_000);
         assert!(wide.lines().nth(1).unwrap().ends_with("ready  failed 1d ago  ok"), "{wide}");
         let csv = render_csv(std::slice::from_ref(&gpu), &[], &[test]);
-        assert!(csv.lines().nth(1).unwrap().ends_with(",ok,1000,failed"), "{csv}");
+        assert!(csv.lines().nth(1).unwrap().ends_with(",ok,1000,failed,0,0"), "{csv}");
         let wide = render_wide(std::slice::from_ref(&gpu), &[], &[], 0);
         assert!(wide.contains("GPU-5ca1ab1e-0000-4000-8000-000000000000  Simulated GPU"), "{wide}");
         let ends: Vec<&str> = wide.lines().map(|line| line.rsplit("  ").next().unwrap_or_default()).collect();
         assert_eq!(ends, ["HEALTH", "ok"]);
         let mps = GpuView { mechanism: Some(Mechanism::Mps), ..gpu.clone() };
         assert!(render(&[mps], &[]).lines().nth(1).unwrap().ends_with("3 (mps)  ready"));
-        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[], &[]).lines().nth(1).unwrap().split(',').count(), 14);
+        assert_eq!(render_csv(std::slice::from_ref(&gpu), &[], &[]).lines().nth(1).unwrap().split(',').count(), 16);
         let drain = Drain { since_unix_ms: 1, uid: Some(7), reason: "new fans".into(), fault: None };
         let view = |leases| GpuView { drained: Some(drain.clone()), leases, ..gpu.clone() };
         let of_board = |leases| DrainedGpu { uuid: gpu.uuid.clone(), index: Some(0), drain: drain.clone(), leases };
@@ -321,6 +338,16 @@ INDEX  UUID          NAME           DRIVER  SHARE LEASED  MEMORY LEASED / TOTAL 
         assert!(
             render_drained(&[gone]).starts_with("GPU-5ca1ab1e-0000-4000-8000-000000000000, which is not there, takes")
         );
+    }
+
+    #[test]
+    fn what_no_lease_has_is_told_below() {
+        let gpu = samples::gpu(1, "a GPU", 24 << 30);
+        let little = GpuView { memory_outside_bytes: (1 << 20) - 1, ..gpu.clone() };
+        assert_eq!(render_outside(&[gpu.clone(), little]), "");
+        let told = render_outside(&[GpuView { memory_outside_bytes: 3 << 30, ..gpu.clone() }]);
+        assert!(told.starts_with("3GiB of GPU 1 (GPU-1) are in use outside all leases"), "{told}");
+        assert_eq!(render_outside(&[GpuView { memory_outside_bytes: 3 << 30, silent: true, ..gpu }]), "");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Others who share GPUs out on this host, two of which know nothing of each other, and programs that use a GPU without a lease.
 
 use super::{Outcome, Surroundings, first_of};
-use gpool_protocol::OutsideProcess;
+use crate::commands::gpu::called;
+use gpool_protocol::{GpuView, OutsideProcess, format_bytes};
 
 /// Parts of the names of libraries that stand before libcuda in every process of the host or its containers.
 const PRELOADED: [(&str, &str); 4] = [
@@ -50,15 +51,38 @@ pub fn check(host: &Surroundings) -> Outcome {
             "stop it with: echo quit | nvidia-cuda-mps-control; work of its clients is merged into one process, which \
              gpool sees as one that has no lease",
         ),
-        None => without_a_lease(host.outside.as_deref().unwrap_or_default()),
+        None => match host.outside.as_deref().unwrap_or_default() {
+            [] => of_nobody(host.gpus.as_deref().unwrap_or_default()),
+            outside => without_a_lease(outside),
+        },
     }
 }
 
-/// What an older supervisor does not tell is nobody.
-fn without_a_lease(outside: &[OutsideProcess]) -> Outcome {
-    if outside.is_empty() {
+/// Memory that is in use where no process is without a lease: what has died has left it, or the driver itself takes more of
+/// an idle GPU than is sold to nobody. What an older supervisor does not tell is nothing.
+fn of_nobody(gpus: &[GpuView]) -> Outcome {
+    let told = gpus.iter().filter(|gpu| gpu.memory_outside_bytes >> 20 > 0 && !gpu.silent && !gpu.divided);
+    let told: Vec<String> = told
+        .map(|gpu| {
+            let [outside, kept] = [gpu.memory_outside_bytes, gpu.memory_headroom_bytes].map(format_bytes);
+            format!(
+                "{outside} of {} beside the {kept} that are kept for the driver",
+                called(Some(gpu.index), &gpu.uuid)
+            )
+        })
+        .collect();
+    if told.is_empty() {
         return Outcome::ok("nobody else shares GPUs out here, and no process uses one without a lease");
     }
+    Outcome::warn(
+        format!("memory is in use that no lease has, and cannot be leased: {}", first_of(&told)),
+        "lower to its cap what a lease has beyond it (gpool ps); if it stays where nothing runs, reset the GPU, or, where the \
+         driver takes it itself, set [driver] headroom_bytes to what it takes, so that shares of all of a GPU can be had",
+    )
+}
+
+/// Who they are.
+fn without_a_lease(outside: &[OutsideProcess]) -> Outcome {
     let asks = |its: &OutsideProcess| match &its.asks {
         Some(asks) => format!(", whose container asks for {asks} and was not started with gpool's runtime"),
         None => String::new(),

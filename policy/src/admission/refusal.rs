@@ -11,6 +11,8 @@ pub struct Offer {
     pub share_free_permille: u16,
     /// Memory that is neither leased nor held by others.
     pub memory_free_bytes: u64,
+    /// Memory in use that is within nobody's promise, and so neither free nor leased.
+    pub memory_outside_bytes: u64,
     /// Memory that the demand comes to on this GPU.
     pub memory_asked_bytes: u64,
 }

@@ -83,7 +83,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
             let closed = (&leases.silence, &leases.drains, &leases.healths);
             of_book(leases, |book| {
-                let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
+                let gpus = book.gpu_views(&leases.gpus(), &leases.memory_in_use(), told, closed);
                 let closed_for = |place| leases.closed_for(book, place);
                 let gpus = gpus.into_iter().map(|(place, gpu)| GpuView { closed_for: closed_for(place), ..gpu });
                 gpus.collect::<Vec<_>>()

@@ -75,6 +75,15 @@ pub fn bind_patience(record: &Record) -> Duration {
     if record.asked_for_parent { BIND_PATIENCE_OF_PARENT } else { BIND_PATIENCE }
 }
 
+/// Of one GPU's memory, in bytes, as NVML last said.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct InUse {
+    /// Held by anybody.
+    pub used_bytes: u64,
+    /// Of that, what is within no promise, beyond what is sold to nobody.
+    pub outside_bytes: u64,
+}
+
 /// All leases of this host and everything needed to change them.
 pub struct Leases {
     pub settings: Settings,
@@ -175,8 +184,12 @@ impl Leases {
     }
 
     /// What NVML last said of the memory in use, by GPU.
-    pub fn used_bytes(&self) -> Vec<u64> {
-        self.used_bytes.iter().map(|value| value.load(Ordering::Relaxed)).collect()
+    pub fn memory_in_use(&self) -> Vec<InUse> {
+        let in_use = |(used, outside): (&AtomicU64, &AtomicU64)| InUse {
+            used_bytes: used.load(Ordering::Relaxed),
+            outside_bytes: outside.load(Ordering::Relaxed),
+        };
+        self.used_bytes.iter().zip(&self.foreign_bytes).map(in_use).collect()
     }
 
     /// Grants a lease where room was found, until `deadline` at the latest.

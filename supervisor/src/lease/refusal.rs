@@ -16,6 +16,19 @@ fn list(offers: &[Offer], free: impl Fn(&Offer) -> String) -> String {
     offers.iter().map(|offer| format!("{} has {}", offer.key, free(offer))).collect::<Vec<_>>().join(", ")
 }
 
+/// What else is in the way than leases, if it is as much as can be read.
+fn outside(offer: &Offer) -> String {
+    match offer.memory_outside_bytes >> 20 {
+        0 => String::new(),
+        _ => format!(" ({} in use outside all leases)", format_bytes(offer.memory_outside_bytes)),
+    }
+}
+
+/// Whether there were room if nothing were in use outside leases.
+fn helps_to_end_others(offer: &Offer) -> bool {
+    offer.memory_free_bytes.saturating_add(offer.memory_outside_bytes) >= offer.memory_asked_bytes
+}
+
 /// How many GPUs were asked for, in a sentence.
 fn gpus_are(gpus: usize) -> String {
     match gpus {
@@ -85,9 +98,13 @@ fn worded_with(refusal: &Refusal, memory: &str, prospect: Prospect) -> ErrorBody
         Refusal::Memory { gpus, offers, .. } => {
             let free = list(offers, |offer| {
                 let (asked, free) = (offer.memory_asked_bytes, offer.memory_free_bytes);
-                format!("{} free of the {} needed", format_bytes(free), format_bytes(asked))
+                format!("{} free of the {} needed{}", format_bytes(free), format_bytes(asked), outside(offer))
             });
             let best = refusal.best_memory().filter(|offer| offer.memory_free_bytes > 0);
+            let others: &[&str] = match offers.iter().any(helps_to_end_others) {
+                true => &["lower a cap with gpool update", STOP, STOP_OTHERS],
+                false => &["lower a cap with gpool update", STOP],
+            };
             // In whole MiB, so that it can be typed as it stands.
             let less = best.map(|offer| format!("ask for {memory}{}MiB or less", offer.memory_free_bytes >> 20));
             ErrorBody::new(
@@ -96,7 +113,7 @@ fn worded_with(refusal: &Refusal, memory: &str, prospect: Prospect) -> ErrorBody
                     0 | 1 => format!("no GPU has enough memory: {free}"),
                     several => format!("not {several} GPUs have enough memory: {free}"),
                 },
-                prospect.remedy(less, &["lower a cap with gpool update", STOP], |kept| format_bytes(kept.bytes)),
+                prospect.remedy(less, others, |kept| format_bytes(kept.bytes)),
             )
         }
     }
@@ -157,6 +174,8 @@ pub fn kept_for_waiting(count: usize) -> ErrorBody {
 
 /// What helps anybody.
 const STOP: &str = "stop a container (gpool ps lists them)";
+/// And where memory is in use that no lease has.
+const STOP_OTHERS: &str = "end what uses a GPU without a lease (gpool ps --processes lists that)";
 /// What helps a lease that runs.
 const AFTER_THOSE: &str = "try again when they have begun, or take them out with gpool queue cancel";
 
@@ -178,6 +197,7 @@ mod tests {
             key: "GPU-1".into(),
             share_free_permille: 100,
             memory_free_bytes: 9 << 30,
+            memory_outside_bytes: 0,
             memory_asked_bytes: 5 << 30,
         };
         let waits = Prospect { may_wait: true, kept: None };
@@ -200,6 +220,11 @@ mod tests {
         let large = Offer { memory_asked_bytes: 12 << 30, ..offer.clone() };
         let memory = Refusal::Memory { asked_permille: 100, gpus: 1, offers: vec![large] };
         assert!(worded(&memory, waits).remedy.starts_with("ask for memory=9216MiB or less"), "{memory:?}");
+        assert!(!worded(&memory, waits).message.contains("outside"), "{memory:?}");
+        let beside = Offer { memory_outside_bytes: 3 << 30, memory_asked_bytes: 12 << 30, ..offer.clone() };
+        let beside = worded(&Refusal::Memory { asked_permille: 100, gpus: 1, offers: vec![beside] }, waits);
+        assert!(beside.message.ends_with("9GiB free of the 12GiB needed (3GiB in use outside all leases)"), "{beside}");
+        assert!(beside.remedy.contains("gpool ps --processes"), "{beside}");
         assert!(worded(&memory, soon).remedy.contains("1 ended container keeps 5GiB"), "{}", worded(&memory, soon));
         let change = worded_of_change(&memory);
         assert!(change.remedy.starts_with("ask for --memory 9216MiB or less"), "{change}");

@@ -3,6 +3,7 @@
 use super::account::GpuAccount;
 use super::book::{Book, Held, Lease};
 use super::figures::Figures;
+use super::grant::InUse;
 use super::read_ahead::{ReadAhead, Said};
 use super::record::Record;
 use super::stranded;
@@ -214,12 +215,12 @@ impl Book {
         }
     }
 
-    /// The GPUs that are there, each with its place among `gpus` and with what is promised of it; `used_bytes` the compute
+    /// The GPUs that are there, each with its place among `gpus` and with what is promised of it; `in_use`, the compute
     /// modes and the links are what NVML last said.
     pub fn gpu_views(
         &self,
         gpus: &[Gpu],
-        used_bytes: &[u64],
+        in_use: &[InUse],
         (verdicts, limits, modes, sites): (&Verdicts, &MemoryLimits, &ComputeModes, &Sites),
         (silence, drains, healths): (&Silence, &Drains, &Healths),
     ) -> Vec<(usize, GpuView)> {
@@ -231,7 +232,8 @@ impl Book {
             driver_version: gpu.driver_version.clone(),
             memory_total_bytes: gpu.memory_total_bytes,
             memory_headroom_bytes: gpu.memory_headroom_bytes,
-            memory_used_bytes: used_bytes.get(index).copied().unwrap_or(0),
+            memory_used_bytes: in_use.get(index).map_or(0, |memory| memory.used_bytes),
+            memory_outside_bytes: in_use.get(index).map_or(0, |memory| memory.outside_bytes),
             memory_leased_bytes: capacity.memory_leased_bytes,
             fraction_leased_permille: capacity.fraction_leased_permille,
             leases: self
@@ -274,7 +276,7 @@ mod tests {
         let nothing = Path::new("/nothing");
         let shown = Book::default().gpu_views(
             &gpus,
-            &[5, 6, 7],
+            &[5, 6, 7].map(|used_bytes| InUse { used_bytes, outside_bytes: used_bytes - 5 }),
             (
                 &Verdicts::open(nothing, nothing, "a"),
                 &MemoryLimits::default(),
@@ -286,5 +288,6 @@ mod tests {
         let seen: Vec<_> =
             shown.iter().map(|(place, view)| (*place, view.uuid.0.as_str(), view.memory_used_bytes)).collect();
         assert_eq!(seen, [(0, "GPU-0", 5), (2, "GPU-2", 7)]);
+        assert_eq!([shown[0].1.memory_outside_bytes, shown[1].1.memory_outside_bytes], [0, 2]);
     }
 }

@@ -146,6 +146,8 @@ families! {
     GpuTestedAt Gauge "gpool_gpu_last_test_timestamp_seconds" ["gpu_uuid"]
         "When the last test of the GPU ended that passed or failed, Unix time; absent if there was none";
     GpuMemoryUsed Gauge "gpool_gpu_memory_used_bytes" ["gpu_uuid"] "Memory held by anybody, as NVML says, at most a second old; absent of one that is silent; of a divided GPU its instances tell";
+    GpuMemoryOutside Gauge "gpool_gpu_memory_outside_bytes" ["gpu_uuid"] "What of that is within no lease's promise, beyond the headroom, and so cannot be leased: of processes without a lease, of leases above their caps, or of no process; absent where that is";
+    GpuMemoryHeadroom Gauge "gpool_gpu_memory_headroom_bytes" ["gpu_uuid"] "Memory that is sold to nobody, [driver] headroom_bytes: it is not in gpool_gpu_memory_capacity_bytes";
     GpuMemoryLeased Gauge "gpool_gpu_memory_committed_bytes" ["gpu_uuid"] "Memory promised to leases and kept places";
     GpuShareLeased Gauge "gpool_gpu_share_committed_ratio" ["gpu_uuid"] "Share promised to guaranteed leases and kept places";
     GpuCharged Gauge "gpool_gpu_charged_ratio" ["gpu_uuid"]

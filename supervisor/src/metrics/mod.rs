@@ -90,7 +90,7 @@ pub fn page(leases: &Leases, identity: &Identity) -> String {
         let book = leases.book();
         let told = (&leases.time_slices, &leases.memory_limits, &leases.compute_modes, &leases.sites);
         let closed = (&leases.silence, &leases.drains, &leases.healths);
-        let gpus = book.gpu_views(&leases.gpus(), &leases.used_bytes(), told, closed);
+        let gpus = book.gpu_views(&leases.gpus(), &leases.memory_in_use(), told, closed);
         let charged = |place: usize| book.charges.get(&place).cloned().unwrap_or_default();
         let waited_s = book.queue.longest_wait(clock::now_ns()).as_secs_f64();
         let drawn = |place: usize| book.energy_millijoules.get(&place).copied();
@@ -311,6 +311,10 @@ fn of_a_gpu(
     // A divided board is not asked: its instances are. What one said before it fell silent is over.
     if !gpu.divided && !gpu.silent {
         page.add(Family::GpuMemoryUsed, &[("gpu_uuid", uuid)], gpu.memory_used_bytes as f64);
+        page.add(Family::GpuMemoryOutside, &[("gpu_uuid", uuid)], gpu.memory_outside_bytes as f64);
+    }
+    if !gpu.divided {
+        page.add(Family::GpuMemoryHeadroom, &[("gpu_uuid", uuid)], gpu.memory_headroom_bytes as f64);
     }
     page.add(Family::GpuMemoryLeased, &[("gpu_uuid", uuid)], gpu.memory_leased_bytes as f64);
     page.add(Family::GpuShareLeased, &[("gpu_uuid", uuid)], ratio(gpu.fraction_leased_permille));

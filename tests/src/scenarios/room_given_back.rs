@@ -40,9 +40,11 @@ fn one_goes_and_one_comes(host: &Host, turn: u32) -> Result<()> {
     let plain = simulated_gpu::start_with(host, &format!("plain-{turn}"), HELD_MIB)?;
     wait_for("the supervisor to see what is held", || {
         let gpus: Vec<GpuView> = host.client().get("/v1/gpus")?;
-        Ok(gpus.iter().any(|gpu| gpu.memory_used_bytes >= HELD_MIB << 20))
+        Ok(gpus.iter().any(|gpu| gpu.memory_outside_bytes >= HELD_MIB << 20))
     })?;
-    is_refused(host, &WANTED, &["GPOOL-E202"])?;
+    is_refused(host, &WANTED, &["GPOOL-E202", "in use outside all leases", "gpool ps --processes"])?;
+    let shown = text(&host.gpool(&["gpu", "ls"])?.stdout);
+    ensure(shown.contains("in use outside all leases"), || format!("gpool gpu ls says: {shown}"))?;
     plain.kill_init()?;
     while usage_of(&reader.read()?, &plain.id).bytes_now > 0 {
         std::thread::yield_now();

@@ -44,3 +44,17 @@ fn processes_without_a_lease_are_named() {
     host.outside = Err(ErrorBody::new(ErrorCode::MessageInvalid, "an older one", "none"));
     assert_eq!(of(&host, "neighbours").0, State::Ok);
 }
+
+#[test]
+fn memory_that_nobody_has_is_told() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    host.gpus.as_mut().unwrap()[0].memory_outside_bytes = (1 << 20) - 1;
+    assert_eq!(of(&host, "neighbours").0, State::Ok);
+    host.gpus.as_mut().unwrap()[0].memory_outside_bytes = 300 << 20;
+    let (state, words) = of(&host, "neighbours");
+    assert!(state == State::Warn && words.contains("300MiB of GPU 0") && words.contains("headroom_bytes"), "{words}");
+    let process = OutsideProcess { pid: HostPid(1), name: "a".into(), cgroup: "/".into(), asks: None };
+    host.outside = Ok(vec![process]);
+    assert!(of(&host, "neighbours").1.contains("process 1"), "its process is named where there is one");
+}
