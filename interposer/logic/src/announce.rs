@@ -35,6 +35,12 @@ pub fn say_issued(slot: &Slot, word: u32, estimated_end_ns: u64) {
     say(slot, Demand::Running, word, estimated_end_ns);
 }
 
+/// The GPU of the lease on which the last burst ran that the process has told of.
+pub fn last_gpu(slot: &Slot) -> Option<usize> {
+    let last = slot.burst_count.load(Ordering::Acquire).checked_sub(1)?;
+    Some(BurstTag(slot.burst_tags[(last % BURST_RING as u64) as usize].load(Ordering::Relaxed)).gpu())
+}
+
 /// The supervisor is to read the ring each time that so many bursts have been written: what the ring no longer shows then
 /// has no GPU of its own.
 const UNREAD_MOST: u64 = BURST_RING as u64 / 2;

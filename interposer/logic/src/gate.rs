@@ -355,7 +355,11 @@ fn verdict(
     };
     let whole = outlook(&|_| 0);
     let end_ns = whole.map_or(end_ns, |outlook| outlook.end_ns.min(end_ns));
-    let is_over = !unpaced && (now_ns >= until_ns || end_ns >= until_ns && !is_overdue());
+    // What other processes of the lease have there takes of its slice.
+    let others_ns = if unpaced { 0 } else { place.others_left_ns(spot.tag.gpu(), now_ns) };
+    let lease_end_ns = end_ns.saturating_add(others_ns);
+    let is_late = || others_ns == 0 && is_overdue();
+    let is_over = !unpaced && (now_ns >= until_ns || lease_end_ns >= until_ns && !is_late());
     // What ends before another stream's kernel does keeps nobody from the device, however far beyond the slice that is.
     let beside_ns = whole.map_or(0, |outlook| outlook.room_beside_ns());
     // That it stands at its gate has to be known before the device has nothing.
@@ -389,7 +393,7 @@ fn verdict(
     }
     // Each further stream has half of what is left of two such bursts, or the least, so that hardly more is given out.
     let part_ns = if is_long { (burst_ns - (unspent_ns() / 2).min(burst_ns)).max(PARTED_BURST_NS) } else { burst_ns };
-    Verdict::Issue(part_ns.min(if is_over { beside_ns } else { until_ns.saturating_sub(end_ns) }))
+    Verdict::Issue(part_ns.min(if is_over { beside_ns } else { until_ns.saturating_sub(lease_end_ns) }))
 }
 
 #[cfg(test)]

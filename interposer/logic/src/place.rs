@@ -8,7 +8,7 @@ use crate::memory;
 use crate::region::Region;
 use crate::registration::Registration;
 use gpool_shared_region::atomic::{AtomicU32, Ordering};
-use gpool_shared_region::{BurstTag, Demand, Slot};
+use gpool_shared_region::{BurstTag, Demand, GPUS, Slot};
 
 /// A process that has registered.
 pub struct Place {
@@ -64,6 +64,21 @@ impl Place {
     pub(crate) fn say(&self, demand: Demand, word: u32, estimated_end_ns: u64) {
         let _telling = self.telling.lock();
         announce::say(self.slot(), demand, word, estimated_end_ns);
+    }
+
+    /// What the lease's other processes have still to do on GPU `gpu`, as they say: there contexts take turns, so that what is issued now ends
+    /// that much later. Nobody but their own lease goes by it.
+    #[inline(never)]
+    pub(crate) fn others_left_ns(&self, gpu: usize, now_ns: u64) -> u64 {
+        let is_of_several = gpus(self.region.control()) > 1;
+        let has_work_there = |slot: &&Slot| {
+            !core::ptr::eq(*slot, self.slot())
+                && slot.demand.load(Ordering::Acquire) != Demand::Idle as u32
+                && slot.gpu_contexts[gpu % GPUS].load(Ordering::Relaxed) > 0
+                && !(is_of_several && announce::last_gpu(slot) != Some(gpu))
+        };
+        let left_ns = |slot: &Slot| slot.estimated_end_ns.load(Ordering::Relaxed).saturating_sub(now_ns);
+        self.region.slots().filter(has_work_there).map(left_ns).fold(0, u64::saturating_add)
     }
 
     /// States that this process wants nothing, unless that is said, or a thread stands somewhere: it says that it waits once it counts

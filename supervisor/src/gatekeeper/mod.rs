@@ -3,6 +3,7 @@
 //! It does no disk, NVML, HTTP or cgroup work and takes no lock that somebody holds who does: orders come in
 //! through a channel, and answers go out through channels.
 
+mod demand;
 mod gates;
 mod handoffs;
 mod measured;

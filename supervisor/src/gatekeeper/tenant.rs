@@ -1,5 +1,6 @@
 //! One lease as the gatekeeper sees it: its region, and what has been read from it.
 
+use super::demand::{self, Unheeding, Wanted, all_leave};
 use super::measured::Measured;
 use super::order::Notice;
 use crate::clock;
@@ -7,7 +8,7 @@ use crate::region::{RegionHost, Report};
 use gpool_policy::TenantId;
 use gpool_policy::slice::Input;
 use gpool_policy::timeline::Burst;
-use gpool_shared_region::{BURST_RING, BurstTag, Demand, GateWord, Opening, SLOTS};
+use gpool_shared_region::{BURST_RING, BurstTag, GateWord, Opening, SLOTS};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,9 @@ pub struct Tenant {
     word: GateWord,
     /// Set when the gate was opened after having been closed: the next first launch measures the hand-off.
     measured_from_ns: Option<u64>,
+    /// When it was opened or renewed last.
+    opened_ns: u64,
+    unheeding: Unheeding,
     /// Whether its gate has been left open while it is idle: it has no slice.
     is_left_open: bool,
     /// The gate word behind which all its processes that work have said that they leave, if that is known.
@@ -93,6 +97,8 @@ impl Tenant {
             slots: SLOTS,
             word,
             measured_from_ns: None,
+            opened_ns: 0,
+            unheeding: Unheeding::default(),
             is_left_open: false,
             leaving_word: None,
             is_idle: false,
@@ -168,6 +174,7 @@ impl Tenant {
             measured.opened(now_ns);
         }
         self.word = self.region.open_gate(now_ns, opening);
+        self.opened_ns = now_ns;
         (self.live, self.is_left_open) = (true, false);
     }
 
@@ -175,6 +182,7 @@ impl Tenant {
     /// is known before it falls idle, or the opening ends.
     pub fn leave_open(&mut self, now_ns: u64, opening: Opening) {
         self.word = self.region.open_gate(now_ns, opening);
+        self.opened_ns = now_ns;
         self.is_left_open = true;
     }
 
@@ -282,12 +290,15 @@ impl Tenant {
     /// What the processes together want, from the report that `collect` just read, the first thing first.
     pub fn demand(&mut self, report: &Report) -> [Option<Input>; 2] {
         let demand = self.first_demand(report);
-        let (tenant, word, end_ns) = (self.id, self.word.0, latest_end_ns(report));
+        let (tenant, word) = (self.id, self.word.0);
         // Also of one whose gate was left open, which has its slice with that.
         let leaves = self.word.is_open() && all_leave(report, word);
         let was_leaving = std::mem::replace(&mut self.leaving_word, leaves.then_some(word)).is_some();
         let more = match (leaves, was_leaving) {
-            (true, _) => Some(Input::Leaves { tenant, estimated_end_ns: end_ns }),
+            (true, _) => {
+                let estimated_end_ns = demand::end_ns(report, self.gpus.len(), clock::now_ns());
+                Some(Input::Leaves { tenant, estimated_end_ns })
+            }
             // Behind another word than the present one it is not known any more whether it does.
             (false, true) => Some(Input::Stays { tenant }),
             (false, false) => None,
@@ -297,18 +308,9 @@ impl Tenant {
 
     fn first_demand(&mut self, report: &Report) -> Option<Input> {
         let (tenant, open) = (self.id, self.word.is_open());
-        let (mut waiting, mut waiting_here, mut running, mut end_ns) = (false, false, false, 0);
-        for (_, slot) in report.taken() {
-            match slot.demand() {
-                Demand::Idle => continue,
-                Demand::Running => running = true,
-                Demand::Waiting => {
-                    waiting = true;
-                    waiting_here |= slot.demand_word() == self.word.0;
-                }
-            }
-            end_ns = end_ns.max(slot.estimated_end_ns());
-        }
+        let open_since_ns = open.then_some(self.opened_ns);
+        let wanted = self.unheeding.wanted(report, self.word.0, open_since_ns, self.gpus.len());
+        let Wanted { waiting, waiting_here, running, end_ns } = wanted;
         self.live = waiting || running;
         self.is_idle = !self.live;
         match (open, waiting, running) {
@@ -328,18 +330,6 @@ impl Tenant {
             (true, _, _) => None,
         }
     }
-}
-
-/// Whether some processes work, and all of those leave: none goes on, and none stands at the gate.
-fn all_leave(report: &Report, word: u32) -> bool {
-    let mut at_work = report.taken().map(|(_, slot)| slot).filter(|slot| slot.demand() != Demand::Idle).peekable();
-    at_work.peek().is_some() && at_work.all(|slot| slot.demand() == Demand::Running && slot.leaving_word() == word)
-}
-
-/// When the last work of those that have some is expected to end.
-fn latest_end_ns(report: &Report) -> u64 {
-    let at_work = report.taken().map(|(_, slot)| slot).filter(|slot| slot.demand() != Demand::Idle);
-    at_work.map(|slot| slot.estimated_end_ns()).max().unwrap_or(0)
 }
 
 /// A burst of the process in slot `slot`, and the GPU that it ran on. Of a GPU that the lease does not have, it counts on

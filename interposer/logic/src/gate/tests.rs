@@ -17,6 +17,7 @@ mod alone;
 mod beside;
 mod elsewhere;
 mod first;
+mod siblings;
 mod stuck;
 mod waits;
 
