@@ -2,7 +2,7 @@
 //! whoever asks what ran asks for their sums.
 
 use super::balance::Amounts;
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, ErrorCode, Transaction, params};
 
 /// They are added to as lines are, and stay when those have become old.
 pub const TABLES: &str = "
@@ -20,14 +20,38 @@ const OF_LINES: &str = "
 
 /// From version 6, which had lines alone: what they come to, as far as they go back. These are but sums for whoever asks what ran: where
 /// the file is damaged at a place at which nothing else looks any more, those of the leases there are left out. How many these are.
+///
+/// # Errors
+/// The disk cannot be read or has no room, for which SQLite may have undone the whole transaction: all of it is to be done again.
 pub fn since_6(transaction: &Transaction<'_>) -> rusqlite::Result<usize> {
-    if transaction.execute_batch(&format!("{OF_LINES} GROUP BY line.lease, line.gpu")).is_ok() {
+    if is_done(transaction.execute(&format!("{OF_LINES} GROUP BY line.lease, line.gpu"), []))? {
         return Ok(0);
     }
     let mut leases = transaction.prepare("SELECT id FROM lease")?;
     let leases: Vec<i64> = leases.query_map([], |row| row.get(0))?.collect::<rusqlite::Result<_>>()?;
     let of_one = format!("{OF_LINES} WHERE line.lease = ?1 GROUP BY line.lease, line.gpu");
-    Ok(leases.into_iter().filter(|lease| transaction.execute(&of_one, params![lease]).is_err()).count())
+    let mut unread = 0;
+    for lease in leases {
+        if !is_done(transaction.execute(&of_one, params![lease]))? {
+            unread += 1;
+        }
+    }
+    Ok(unread)
+}
+
+/// Whether that was done, or what it reads is damaged, or says something that cannot be: that stays so, and no more than the one
+/// statement is undone for it.
+///
+/// # Errors
+/// Anything else, which may be over the next time.
+fn is_done(outcome: rusqlite::Result<usize>) -> rusqlite::Result<bool> {
+    match outcome {
+        Ok(_) => Ok(true),
+        Err(cause) => match cause.sqlite_error_code() {
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::ConstraintViolation) => Ok(false),
+            _ => Err(cause),
+        },
+    }
 }
 
 /// Adds what is added to a line.

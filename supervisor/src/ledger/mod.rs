@@ -19,6 +19,7 @@ mod sizes;
 mod spent;
 mod store;
 mod sums;
+mod tables;
 mod teams;
 #[cfg(test)]
 mod tests;

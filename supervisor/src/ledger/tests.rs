@@ -3,6 +3,7 @@ mod bill;
 mod energy;
 mod looks;
 mod names;
+mod older;
 mod parts;
 mod past;
 mod savings;
