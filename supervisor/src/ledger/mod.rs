@@ -114,6 +114,7 @@ struct Inner {
 /// Writes for ever; runs on its own thread.
 pub fn keep(leases: &Leases) {
     let begun = Instant::now();
+    leases.ledger.know_spent_before(leases);
     loop {
         let closes_ns = {
             let mut inner = leases.ledger.lock();

@@ -10,7 +10,7 @@ use super::store::GpuFacts;
 use crate::clock;
 use crate::lease::{Facts, Holder, Leases};
 use gpool_protocol::{GpuUuid, LeaseId};
-use rusqlite::Connection;
+use rusqlite::{Connection, OptionalExtension};
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -115,6 +115,16 @@ impl Snapshot {
         Ok(Self(connection))
     }
 
+    /// Up to when it was entered in this boot, CLOCK_MONOTONIC; 0 if it was not.
+    ///
+    /// # Errors
+    /// SQLite cannot read.
+    pub fn entered_ns(&self, boot_id: &str) -> rusqlite::Result<u64> {
+        let entered = "SELECT monotonic_ns FROM entered WHERE boot_id = ?1";
+        let ns: Option<i64> = self.0.query_row(entered, [boot_id], |row| row.get(0)).optional()?;
+        Ok(ns.map_or(0, i64::cast_unsigned))
+    }
+
     /// What is written down in it of the last days.
     ///
     /// # Errors
@@ -159,6 +169,20 @@ impl Snapshot {
 }
 
 impl Ledger {
+    /// Sees to that before anything is written in this life: the first writing gives a file of an older version its new tables, for minutes
+    /// where there are many lines, and without this nobody with a budget is let have a whole GPU. Of a file that is not there nothing
+    /// was spent, which is known as soon as there is one.
+    pub(super) fn know_spent_before(&self, leases: &Leases) {
+        if !leases.configuration().ledger.path.exists() {
+            return;
+        }
+        self.lock().begun_ns.get_or_insert_with(clock::now_ns);
+        self.know_spent(leases);
+        if self.spent_now().is_some() {
+            self.has_looked.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Sees that it is known what was promised before, while that is asked for; again where the clock was set back to days that were not
     /// read. It is written on meanwhile, and also where it cannot be read.
     pub(super) fn know_spent(&self, leases: &Leases) {
@@ -177,13 +201,13 @@ impl Ledger {
             inner.spent_meanwhile = Some(Spent::default());
             Snapshot::of(&configuration.ledger.path)
         };
-        let read = snapshot.and_then(|snapshot| snapshot.read(unix_s));
+        let read = snapshot.and_then(|snapshot| Ok((snapshot.read(unix_s)?, snapshot.entered_ns(&leases.boot_id)?)));
         let mut inner = self.lock();
         let meanwhile = inner.spent_meanwhile.take().unwrap_or_default();
-        let told = read.map(|mut spent| {
+        let told = read.map(|(mut spent, entered_ns)| {
             spent.add_all(meanwhile);
             *self.spent_now() = Some(Arc::new(spent));
-            self.spent_until_ns.store(inner.entered_ns, Ordering::Relaxed);
+            self.spent_until_ns.store(inner.entered_ns.max(entered_ns), Ordering::Relaxed);
         });
         inner.spent_since = told.is_ok().then_some(first);
         let told = told.map_err(|cause| format!("what budgets have spent cannot be read, so none is kept to: {cause}"));

@@ -115,6 +115,26 @@ fn what_is_spent_is_known_also_where_nothing_can_be_written() {
     assert!(Snapshot::of(&path.with_extension("absent")).is_err());
 }
 
+/// A supervisor that is new on a host reads what is spent before it gives the file its new tables, which takes minutes.
+#[test]
+fn what_is_spent_is_read_of_a_file_that_has_not_the_newest_tables() {
+    let (_folder, path) = in_folder();
+    let mut life = Life::begin(&path, "a", 0);
+    let mut spent = read(&life, 0);
+    let slice = lease("01", "red", 10, S);
+    enter(&mut life, &mut spent, (10, 7), &[slice, lease("02", "", 10, 0)]);
+    drop(life);
+    for version in (1..7).rev() {
+        make_older(&path, version);
+        let snapshot = Snapshot::of(&path).unwrap();
+        assert_eq!(snapshot.read(BEGUN_S).unwrap(), spent, "of version {version}");
+        let entered = ["a", "another boot"].map(|boot_id| snapshot.entered_ns(boot_id).unwrap());
+        assert_eq!(entered, [at(10).now_ns, 0]);
+        drop(snapshot);
+        drop(Life::begin(&path, "a", 10));
+    }
+}
+
 #[test]
 fn what_is_written_while_it_is_read_counts_once() {
     let (_folder, path) = in_folder();
