@@ -3,9 +3,11 @@
 use super::book::{Book, Held, Lease};
 use super::grant::Leases;
 use super::record::Record;
-use crate::device::Kind;
+use crate::device::{Gpu, Kind};
+use crate::preemptions::MakesRoom;
 use crate::{cgroup, clock};
-use gpool_protocol::{CountedResource, ErrorBody, LeaseId, LeaseRequest};
+use gpool_policy::run_time::Notice;
+use gpool_protocol::{CountedResource, ErrorBody, GpuUuid, LeaseId, LeaseRequest};
 use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,24 +22,22 @@ impl Leases {
         if lease.makes_room.notice.until_ns().is_some() {
             return self.note_made_room(&lease);
         }
+        if lease.end_notice.until_ns(lease.record.ends_ns).is_some() {
+            return;
+        }
         let hold = Duration::from_millis(self.configuration().lease.hold_ms);
-        // Whose run time is about to be over begins a new one, when there is room for that: what is left would not last for a start.
-        let kept_ns = (hold + LEFT_AT_LEAST).as_nanos() as u64;
-        let is_over = |ends_ns: u64| ends_ns <= clock::now_ns().saturating_add(kept_ns);
-        if lease.end_notice.until_ns(lease.record.ends_ns).is_some() || lease.record.ends_ns.is_some_and(is_over) {
-            return;
-        }
-        let whole_gpus = self.gpus().iter().filter(|gpu| gpu.kind == Kind::Whole).count();
-        let may_be_kept =
-            || may_lose_its_room(&lease.record, whole_gpus) && has_its_pod(&lease.record, cgroup::is_populated);
-        if lease.record.resource.is_some() && !may_be_kept() {
-            return;
-        }
-        if let Some(until) = kept_until(&lease.record, lease.back_until, hold, Instant::now()) {
+        if let Some(until) = place_until(&lease.record, lease.back_until, hold, &self.gpus()) {
             let gpus = lease.gpus().collect();
             book.held.push(Held { record: lease.record, gpus, until });
             self.write_places(book);
         }
+    }
+
+    /// Keeps the place of a lease whose container has ended while no supervisor was there, as if it had ended now. Whoever calls sees
+    /// that it is written down.
+    pub fn keep_place_of_lost(&self, book: &mut Book, record: &Record) {
+        let hold = Duration::from_millis(self.configuration().lease.hold_ms);
+        book.held.extend(place_of_lost(record, hold, &self.gpus()));
     }
 
     /// Gives up the places of containers that have been removed since; whether there was one. Their folders are looked at beside the book:
@@ -75,6 +75,35 @@ pub fn without_doubtful_dir(asked: &mut LeaseRequest, uid: u32) {
 /// Whether there is no such folder any more. What cannot be looked at may be there.
 fn is_gone(dir: &Path) -> bool {
     dir.symlink_metadata().is_err_and(|cause| cause.kind() == io::ErrorKind::NotFound)
+}
+
+/// The place of a lease that nobody has seen end, if it ran and one is kept of it. Of what a newer supervisor has written, and this one
+/// cannot read, nobody knows what it was.
+fn place_of_lost(record: &Record, hold: Duration, gpus: &[Gpu]) -> Option<Held> {
+    let makes_room = MakesRoom::of(record).notice.until_ns().is_some();
+    let ends = Notice::told_of(record.told_of_end_ns).until_ns(record.ends_ns).is_some();
+    if makes_room || ends || record.unread.is_some() {
+        return None;
+    }
+    let until = place_until(record, None, hold, gpus)?;
+    let place = |uuid: &GpuUuid| gpus.iter().position(|gpu| gpu.uuid == *uuid);
+    let gpus = record.gpus().iter().map(place).collect::<Option<Vec<usize>>>()?;
+    Some(Held { record: record.clone(), gpus, until })
+}
+
+/// Until when the place of an ended lease is kept that was told of no end, if anybody may come back to it.
+fn place_until(record: &Record, back_until: Option<Instant>, hold: Duration, gpus: &[Gpu]) -> Option<Instant> {
+    // Whose run time is about to be over begins a new one, when there is room for that: what is left would not last for a start.
+    let kept_ns = (hold + LEFT_AT_LEAST).as_nanos() as u64;
+    if record.ends_ns.is_some_and(|ends_ns| ends_ns <= clock::now_ns().saturating_add(kept_ns)) {
+        return None;
+    }
+    let whole_gpus = gpus.iter().filter(|gpu| gpu.kind == Kind::Whole).count();
+    let may_be_kept = || may_lose_its_room(record, whole_gpus) && has_its_pod(record, cgroup::is_populated);
+    if record.resource.is_some() && !may_be_kept() {
+        return None;
+    }
+    kept_until(record, back_until, hold, Instant::now())
 }
 
 /// Until when the place of an ended lease is kept: for `hold` if its container has run. A start that has failed gets nobody a
@@ -196,7 +225,7 @@ mod tests {
     use super::super::record::sample;
     use super::super::suspended::SuspensionRecord;
     use super::*;
-    use crate::device::Gpu;
+    use crate::preemptions::ToldToGo;
     use crate::procfs::ProcessName;
     use gpool_protocol::{CountedResource, ErrorCode, HostPid, LeaseId, PodPlace, SuspensionStage};
     use std::cell::RefCell;
@@ -344,5 +373,31 @@ mod tests {
             let once = Record { starts_once: true, ..record };
             assert_eq!(kept_until(&once, Some(later), hold, now), None, "nobody comes back");
         }
+    }
+
+    #[test]
+    fn who_has_ended_without_a_supervisor_has_the_place_that_any_other_end_would_have_left() {
+        let hold = Duration::from_secs(10);
+        let init = Some(ProcessName { pid: HostPid(7), start_ticks: 1 });
+        let record = Record { init, gpu_uuid: Gpu::sample(1).uuid, ..sample() };
+        let place = |record: &Record| place_of_lost(record, hold, &[Gpu::sample(0), Gpu::sample(1)]);
+        let held = place(&record).unwrap();
+        let left = held.until.saturating_duration_since(Instant::now());
+        assert_eq!((held.gpus, held.record.clone()), (vec![1], record.clone()));
+        assert!(left <= hold && left > hold / 2, "{left:?}");
+        let later_ns = clock::now_ns() + clock::ns(3600);
+        let told_to_go = Some(ToldToGo { until_ns: later_ns, for_whom: None });
+        let none = [
+            Record { init: None, ..record.clone() },
+            Record { starts_once: true, ..record.clone() },
+            Record { gpu_uuid: Gpu::sample(2).uuid, ..record.clone() },
+            Record { told_to_go, ..record.clone() },
+            Record { unread: Some("its mechanism".into()), ..record.clone() },
+            Record { ends_ns: Some(later_ns), told_of_end_ns: Some(later_ns), ..record.clone() },
+            Record { ends_ns: Some(clock::now_ns() + clock::ns(15)), ..record.clone() },
+            Record { resource: CountedResource::parse("percent=30"), ..record.clone() },
+        ];
+        assert!(none.iter().all(|record| place(record).is_none()));
+        assert!(place(&Record { ends_ns: Some(later_ns), ..record }).is_some(), "it has an hour left");
     }
 }

@@ -45,21 +45,30 @@ impl Leases {
         }
     }
 
-    /// Keeps on what an earlier supervisor has kept. To be called once the leases that were are in the book.
+    /// Keeps on what an earlier supervisor has kept, beside the places of those that have ended since. To be called once the leases that
+    /// were are in the book.
     pub fn take_places_over(&self) {
         let now = (Instant::now(), clock::now_ns());
         let kept = read(&self.configuration().paths.run_dir, &self.boot_id, (&self.gpus(), now));
         let mut book = self.book();
+        book.places_written = kept.iter().map(|held| held.record.lease_id.clone()).collect();
+        book.take_places_over(kept);
+        self.write_places(&mut book);
+    }
+}
+
+impl Book {
+    fn take_places_over(&mut self, kept: Vec<Held>) {
         for held in kept {
             let is_its = |other: &Record| {
                 other.owner_uid == held.record.owner_uid && other.container_id == held.record.container_id
             };
-            let all = book.leases.values().map(|lease| &lease.record).chain(&book.stranded);
+            let ended = self.held.iter().map(|held| &held.record);
+            let all = self.leases.values().map(|lease| &lease.record).chain(&self.stranded).chain(ended);
             // It has come back, and that was not written down any more.
             let is_back = all.into_iter().any(is_its);
-            book.held.extend((!is_back).then_some(held));
+            self.held.extend((!is_back).then_some(held));
         }
-        book.places_written = book.held.iter().map(|held| held.record.lease_id.clone()).collect();
     }
 }
 
@@ -94,6 +103,7 @@ fn read(run_dir: &Path, boot_id: &str, (gpus, (now, now_ns)): (&[Gpu], (Instant,
 mod tests {
     use super::super::record::sample;
     use super::*;
+    use gpool_protocol::ContainerId;
 
     #[test]
     fn places_are_kept_on_by_the_next_supervisor_for_as_long_as_they_were_to_be() {
@@ -119,5 +129,18 @@ mod tests {
         assert_eq!(found("boot", 1), [long(9), ("short".to_owned(), vec![1, 0], 2)]);
         assert_eq!(found("boot", 3), [long(7)]);
         assert_eq!((found("boot", 10).len(), found("another boot", 1).len()), (0, 0));
+    }
+
+    #[test]
+    fn a_container_that_has_ended_again_has_one_place_the_newest() {
+        let place = |id: &str, container: &str| {
+            let container_id = ContainerId(container.into());
+            let record = Record { lease_id: LeaseId(id.into()), container_id, ..sample() };
+            Held { record, gpus: vec![0], until: Instant::now() }
+        };
+        let mut book = Book { held: vec![place("new", "web")], ..Book::default() };
+        book.take_places_over(vec![place("old", "web"), place("other", "log")]);
+        let left: Vec<&str> = book.held.iter().map(|held| held.record.lease_id.0.as_str()).collect();
+        assert_eq!(left, ["new", "other"]);
     }
 }

@@ -100,6 +100,7 @@ pub fn take_over_stranded(leases: &Leases) {
         let mut book = leases.book();
         book.stranded.retain(|other| other.lease_id != record.lease_id);
         book.stranded_for.remove(&record.lease_id);
+        leases.write_places(&mut book);
         leases.known_cgroups.note(&book);
     }
 }
@@ -136,6 +137,10 @@ fn is_settled(leases: &Leases, record: &Record, was_seen: bool) -> bool {
     if began && same_boot && leases.configuration().ledger.is_kept() {
         // When it ended nobody has seen.
         book.ended.push(Statement::of_lost(record, last_seen_unix_ms(record)));
+    }
+    // Its engine may start it again at once, and be waiting for this supervisor to answer.
+    if same_boot {
+        leases.keep_place_of_lost(&mut book, record);
     }
     drop(book);
     service_manager::forget(id);
