@@ -68,6 +68,14 @@ pub fn capacities(
     gpus.iter().enumerate().map(capacity).collect()
 }
 
+/// How much memory is missing on a GPU to `bytes`, where that is there and only kept from being sold; nothing where more is missing.
+pub fn missing_for_headroom(gpu: &Gpu, seen: &GpuCapacity, bytes: u64) -> u64 {
+    let taken_bytes = seen.memory_leased_bytes.saturating_add(seen.memory_foreign_bytes);
+    let missing_bytes = taken_bytes.saturating_add(bytes).saturating_sub(seen.memory_total_bytes);
+    let kept_bytes = gpu.memory_had_bytes().saturating_sub(seen.memory_total_bytes);
+    if missing_bytes <= kept_bytes { missing_bytes } else { 0 }
+}
+
 /// Notes on each GPU how its leases under MPS servers stand to a new one of `domain` on `count` GPUs: which set of GPUs they
 /// share with it, and how many it cannot join. Those are the ones of other domains, and those on more or fewer GPUs, beside
 /// which it would have a server of its own. The place of `kept` binds nobody. What the server itself needs of the memory is nobody's
@@ -238,6 +246,33 @@ mod tests {
         let kept = Book { held: vec![held], ..Book::default() };
         assert_eq!(sets(&kept, None)[0], (None, 1), "on one GPU it has another server");
         assert_eq!(sets(&kept, Some(&ended))[0], (None, 0), "it is the one that asks, on two now");
+    }
+
+    /// Two halves of a GPU, sold when all of it was; one of them is suspended, and 64 MiB are kept since.
+    #[test]
+    fn who_was_suspended_with_a_half_has_it_again_beside_the_other_half_and_what_is_kept() {
+        const HALF: u64 = 12 << 30;
+        const KEPT: u64 = 64 << 20;
+        let gpu = Gpu { memory_total_bytes: 2 * HALF - KEPT, memory_headroom_bytes: KEPT, ..Gpu::sample(0) };
+        let of = |memory_cap_bytes| Record { gpu_uuid: gpu.uuid.clone(), memory_cap_bytes, ..sample() };
+        let beside = |others: &[u64], bytes: u64| {
+            let book = Book { stranded: others.iter().map(|bytes| of(*bytes)).collect(), ..Book::default() };
+            let seen = capacities(std::slice::from_ref(&gpu), &[], &[], &book, None);
+            let missing = missing_for_headroom(&gpu, &seen[0], bytes);
+            let demand = Demand {
+                fraction_permille: 100,
+                memory: MemoryDemand::Bytes(bytes - missing),
+                priority: gpool_policy::slice::Priority::Guaranteed,
+                gpus: 1,
+                usage: Use::Sliced,
+            };
+            (missing, place(&seen, &demand).is_ok())
+        };
+        assert_eq!(beside(&[HALF], HALF), (KEPT, true));
+        assert_eq!(beside(&[HALF - KEPT], HALF), (0, true), "there is room as it is");
+        assert_eq!(beside(&[HALF], HALF + 1), (0, false), "that was never there");
+        assert_eq!(beside(&[HALF, HALF / 2], HALF / 2), (KEPT, true), "others that are there may be several");
+        assert_eq!(beside(&[HALF, HALF], KEPT), (0, false), "it is had already");
     }
 
     #[test]

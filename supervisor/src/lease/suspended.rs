@@ -2,6 +2,7 @@
 
 use super::ahead::Ahead;
 use super::book::Lease;
+use super::capacity::missing_for_headroom;
 use super::grant::Leases;
 use super::record::Record;
 use super::refusal::failed;
@@ -144,9 +145,10 @@ impl Leases {
         let gpus = self.drains.without_drained_but(self.silence.without_silent(&self.gpus()), &own);
         let scene = self.scene(&book, None, &gpus);
         let is_drained = scene.places_of(&own).into_iter().any(|gpu| self.drains.of(&gpus[gpu]).is_some());
+        let eased = beside_headroom(asked, &scene, &own);
         let room = match is_drained {
-            true => self.room_on_drained((asked, uid), &scene, &own),
-            false => self.room_for(asked, uid, &scene, None),
+            true => self.room_on_drained((&eased, uid), &scene, &own),
+            false => self.room_for(&eased, uid, &scene, None),
         };
         let room = room.map_err(|refusal| self.with_out_of_use(refusal, (asked, uid), &book))?;
         self.check_hours_are_read(None, &tally_of((asked, uid), room.counts(), (&gpus, &book)))?;
@@ -183,6 +185,18 @@ impl Leases {
         self.check_quota(scene, None, &tally_of((asked, uid), room.counts(), (scene.gpus, scene.book)), &[])?;
         Ok(room)
     }
+}
+
+/// What it asks for, but for the part of its memory that is there and kept from being sold: before that was kept it was sold, and who comes
+/// back has all of it again.
+fn beside_headroom(asked: &LeaseRequest, scene: &Scene<'_>, own: &[GpuUuid]) -> LeaseRequest {
+    let mut eased = asked.clone();
+    if let Some(MemoryCap::Bytes(bytes)) = &mut eased.request.memory {
+        let missing = |gpu: usize| missing_for_headroom(&scene.gpus[gpu], &scene.capacities[gpu], *bytes);
+        let missing_bytes = scene.places_of(own).into_iter().map(missing).max().unwrap_or(0);
+        *bytes = bytes.saturating_sub(missing_bytes);
+    }
+    eased
 }
 
 #[cfg(test)]
