@@ -33,7 +33,8 @@ const PERIOD: Duration = Duration::from_secs(60);
 const FORGET_PERIOD: Duration = Duration::from_secs(3600);
 /// How often the end of the trail is said to the journal.
 const DAY: Duration = Duration::from_secs(86_400);
-/// In `[paths] run_dir`: how many events the supervisor before could not write down before it ended.
+/// In `[paths] run_dir`, which a boot empties, since what holds the audit is full then: how many events the supervisor before could not
+/// write down before it ended.
 const MARK: &str = "audit-unwritten.json";
 /// How long the end of the supervisor waits for what is not written yet.
 const FINISH_PATIENCE: Duration = Duration::from_secs(2);
