@@ -13,6 +13,7 @@ mod gpu;
 mod history;
 mod ids;
 mod latency;
+mod leases;
 mod mig;
 mod overflow;
 mod overrides;
@@ -43,6 +44,7 @@ pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
 pub use history::HistoryOptions;
 pub use latency::LatencyOptions;
+pub use leases::LeasesOptions;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use overflow::{OverflowVerb, WatchOptions};
 pub use overrides::{OverrideVerb, OverrideWhom};
@@ -86,11 +88,11 @@ pub enum Verb {
         /// Print nothing but the ids of their containers, in full
         #[arg(short, long, conflicts_with = "format")]
         quiet: bool,
-        /// Of one team alone; of containers without one if it is empty
-        #[arg(long, value_name = "NAME")]
-        team: Option<String>,
+        /// Which of them
+        #[command(flatten)]
+        whose: LeasesOptions,
         /// List processes that use GPUs in place of leases: of containers with shims, past an MPS server, and without a lease
-        #[arg(long, conflicts_with_all = ["quiet", "team"])]
+        #[arg(long, conflicts_with_all = ["quiet", "team", "user", "gpu"])]
         processes: bool,
         /// How to print
         #[arg(long, value_enum, default_value_t)]

@@ -58,7 +58,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
     container_names::replace(&client, arguments.verb.ids())?;
     match arguments.verb {
         Verb::Ps { processes: true, format, .. } => commands::processes::run(&client, format),
-        Verb::Ps { quiet, team, format, .. } => commands::ps::run(&client, team.as_deref(), quiet, format),
+        Verb::Ps { quiet, whose, format, .. } => commands::ps::run(&client, &whose, quiet, format),
         Verb::Top(options) => commands::top::run(&client, &options),
         Verb::Stats(options) => commands::stats::run(&client, &options),
         Verb::Gpu { verb } => commands::gpu::run(&client, &verb),

@@ -190,7 +190,15 @@ fn seeds_are_a_range_with_both_ends() {
 fn an_interval_is_not_so_short_that_it_loads_the_host() {
     assert!(matches!(parsed("gpool top -i 0.5").unwrap().verb, Verb::Top(its) if its.interval.as_millis() == 500));
     assert!(matches!(parsed("gpool top -i 1m").unwrap().verb, Verb::Top(its) if its.interval.as_secs() == 60));
-    assert!(parsed("gpool top --sort memory --team red -n 5").is_ok() && parsed("gpool top -n 0").is_err());
+    assert!(parsed("gpool top --sort memory --team red --gpu 3 --user root -n 5").is_ok());
+    let of_three = parsed("gpool ps -q --gpu GPU-3 --user 7").unwrap().verb;
+    assert!(
+        matches!(of_three, Verb::Ps { whose, .. } if whose.user == Some(7) && whose.gpu.as_deref() == Some("GPU-3"))
+    );
+    for line in ["gpool ps --processes --gpu 3", "gpool ps --processes --user 7", "gpool top --gpu a&b"] {
+        assert!(parsed(line).is_err(), "{line}");
+    }
+    assert!(parsed("gpool top -n 0").is_err());
     assert!(parsed("gpool top -i 0").is_err());
     assert!(parsed("gpool top -i -1").is_err());
 }

@@ -1,6 +1,7 @@
 //! `gpool top`
 
 use super::Format;
+use super::leases::LeasesOptions;
 use super::seconds::parse_seconds;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
@@ -40,9 +41,9 @@ pub struct TopOptions {
     /// In which order; otherwise as they were granted
     #[arg(long, value_enum, value_name = "WHAT")]
     pub sort: Option<TopSort>,
-    /// Of one team alone; of containers without one if it is empty
-    #[arg(long, value_name = "NAME")]
-    pub team: Option<String>,
+    /// Which of them
+    #[command(flatten)]
+    pub whose: LeasesOptions,
     /// So many of them at most, the first
     #[arg(short = 'n', long, value_name = "COUNT", value_parser = RangedU64ValueParser::<usize>::new().range(1..))]
     pub lines: Option<usize>,

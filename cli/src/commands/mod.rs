@@ -31,6 +31,7 @@ pub mod reservation;
 pub mod run;
 pub mod runtime;
 pub mod savings;
+mod shown;
 pub mod simulate;
 pub mod sizes;
 pub mod stats;

@@ -1,15 +1,15 @@
 //! `gpool ps`
 
-use crate::arguments::Format;
+use super::shown;
+use crate::arguments::{Format, LeasesOptions};
 use crate::exit::Failure;
 use crate::output;
 use crate::table::{LeaseRow, render, render_csv, render_wide};
 use gpool_protocol::{Client, LeaseView};
 
-/// Lists the leases, all or those of one team; `quiet`, their containers' ids.
-pub fn run(client: &Client, team: Option<&str>, quiet: bool, format: Format) -> Result<(), Failure> {
-    let mut leases = client.get::<Vec<LeaseView>>("/v1/leases")?;
-    leases.retain(|lease| team.is_none_or(|team| lease.team.as_deref().unwrap_or_default() == team));
+/// Lists the leases, all or some; `quiet`, their containers' ids.
+pub fn run(client: &Client, whose: &LeasesOptions, quiet: bool, format: Format) -> Result<(), Failure> {
+    let leases = shown::leases(client, whose)?;
     if quiet {
         return output::print(&leases.iter().map(|lease| format!("{}\n", lease.container_id)).collect::<String>());
     }

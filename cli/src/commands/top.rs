@@ -1,7 +1,7 @@
 //! `gpool top`
 
 use super::events::is_absence;
-use super::ps;
+use super::{ps, shown};
 use crate::arguments::{Format, TopOptions, TopSort};
 use crate::exit::Failure;
 use crate::follower::say;
@@ -20,7 +20,7 @@ pub fn run(client: &Client, options: &TopOptions) -> Result<(), Failure> {
     let (mut seen, mut is_first, mut is_away, mut has_header) = (Seen::default(), true, false, false);
     loop {
         let at = Instant::now();
-        let mut leases: Vec<LeaseView> = match client.get("/v1/leases") {
+        let mut leases = match shown::leases(client, &options.whose) {
             Ok(leases) => leases,
             Err(error) if once || is_first || !is_absence(&error) => return Err(error.into()),
             Err(error) => {
@@ -36,8 +36,6 @@ pub fn run(client: &Client, options: &TopOptions) -> Result<(), Failure> {
             }
         };
         (is_first, is_away) = (false, false);
-        let is_of_team = |lease: &LeaseView, team: &str| lease.team.as_deref().unwrap_or_default() == team;
-        leases.retain(|lease| options.team.as_ref().is_none_or(|team| is_of_team(lease, team)));
         if matches!(format, Format::Table | Format::Wide) {
             let mut rows = seen.rows(Look { at, leases });
             first(&mut rows, options, Clone::clone);
@@ -164,7 +162,14 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn options(sort: Option<TopSort>, lines: Option<usize>) -> TopOptions {
-        TopOptions { once: true, interval: Duration::ZERO, sort, team: None, lines, format: Format::Json }
+        TopOptions {
+            once: true,
+            interval: Duration::ZERO,
+            sort,
+            whose: Default::default(),
+            lines,
+            format: Format::Json,
+        }
     }
 
     fn view() -> LeaseView {
