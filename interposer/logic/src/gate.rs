@@ -158,6 +158,9 @@ impl Process {
             match verdict(place, word.is_open(), (&bursts, &credit_of), (spot, work, expectation), full_ns, now_ns) {
                 Verdict::Issue(room_ns) => {
                     standing.end(place, now_ns);
+                    // Before the driver is asked anything: the lease's other processes are woken with this one, and count it.
+                    let claimed_ns = estimated_end_ns.saturating_add(expectation.cost_ns.into());
+                    let is_news = place.note_issue(word.0, now_ns, claimed_ns);
                     let credit_ns = bursts.learning().credit_ns(room_ns);
                     // What is not known is measured alone, and a burst that holds no second launch ends with its
                     // first: by the next launch, or a look, the program may have been silent for long. Of the
@@ -170,7 +173,7 @@ impl Process {
                     let grant = Grant { work, expectation, credit_ns: (!is_lone).then_some(credit_ns), word: behind };
                     let resumed = bursts.resume(spot, grant, now_ns);
                     let burst = resumed.or_else(|| bursts.open(driver, spot, grant));
-                    let is_news = place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns));
+                    let is_news = place.note_issue(word.0, now_ns, bursts.estimated_end_ns(now_ns)) || is_news;
                     self.wake_watcher();
                     let admission = match burst {
                         Some(burst) if is_lone => Admission::PassAlone(bursts.number(burst)),
@@ -380,11 +383,16 @@ fn verdict(
         None if is_long && end_ns > deep_ns => (end_ns.saturating_sub(unspent_ns()), deep_ns),
         None => (end_ns, deep_ns),
     };
-    if bursts.live() > 0 && launched_ns > room_ns && !is_overdue() {
+    let ahead_ns = launched_ns.saturating_add(others_ns);
+    if ahead_ns > room_ns && (others_ns > 0 || bursts.live() > 0 && !is_overdue()) {
         // How far estimates are off shows when a burst ends. Of long ones a depth is off by as much, and by then the device may
-        // have had nothing to do for long.
-        let limit_ns = if is_long || launched.is_some() { LONG_LOOK_NS } else { DEPTH_SLEEP_LIMIT_NS };
-        return Verdict::SleepUntil((launched_ns - depth_ns).min(now_ns + limit_ns));
+        // have had nothing to do for long. The end of another process's shows to nobody here.
+        let limit_ns = match others_ns {
+            0 if is_long || launched.is_some() => LONG_LOOK_NS,
+            0 => DEPTH_SLEEP_LIMIT_NS,
+            _ => LONG_LOOK_NS.max(others_ns / 8),
+        };
+        return Verdict::SleepUntil((ahead_ns - depth_ns).min(now_ns + limit_ns));
     }
     if !expectation.is_measured
         && let Some(look_ns) = bursts.first_wait_ns(work, spot.tag.gpu(), depth_ns, now_ns)

@@ -57,6 +57,7 @@ mod limits;
 mod loader_matrix;
 mod lost_gpu;
 mod main_job;
+mod many_workers;
 mod memory_beside;
 mod memory_cap;
 mod mig_instances;

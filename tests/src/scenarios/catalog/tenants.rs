@@ -143,6 +143,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(latency_class::run),
     },
     Scenario {
+        name: "many-workers",
+        what: "a container with eight worker processes has one slice at a time, and stopped ones keep nobody's turn",
+        limit_s: 90,
+        run: Place::Inside(many_workers::run),
+    },
+    Scenario {
         name: "seven-tenants",
         what: "seven tenants of 5 to 40 % share one GPU",
         limit_s: 90,
