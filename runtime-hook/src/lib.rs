@@ -9,7 +9,7 @@
 //! start if a shim is not on top. As podman's `precreate` hook it also does what `gpool-runtime` does to
 //! `config.json`, for hosts whose podman keeps its runtime.
 //!
-//! `gpool-run` runs a command of the host under a lease, for people without containers.
+//! `gpool-run` runs a command of the host under a lease, for people without containers, and further commands under that lease.
 //!
 //! A library with thin programs around it, so that tests can give it other paths.
 #![forbid(unsafe_code)]
@@ -51,6 +51,6 @@ mod wrapper;
 pub use hook::run_hook;
 pub use low_level::Launch;
 pub use privilege::keep_what_the_hook_needs;
-pub use run::{End, FilterCalls, run_command};
+pub use run::{End, FilterCalls, KernelCalls, run_command};
 pub use system_calls::{FORBIDDEN, NotRestricted, restrict as restrict_system_calls};
 pub use wrapper::{Installation, prepare, run};

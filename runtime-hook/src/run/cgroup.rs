@@ -91,25 +91,66 @@ impl Drop for Cgroup {
     }
 }
 
+/// Puts a process into every group in which another one is, `its` and `theirs` being /proc/PID/cgroup of the two: that of a
+/// `gpool run`, and those that bind it beside, which it has from its caller.
+///
+/// # Errors
+/// The kernel refuses it.
+pub fn join(pid: u32, its: &str, theirs: &str, table: &str) -> Result<(), ErrorBody> {
+    let missing = theirs.lines().filter(|line| !its.lines().any(|had| had == *line));
+    // A hierarchy that nobody has mounted has nothing to write to; whether it mattered shows `is_within`.
+    for directory in missing.filter_map(|line| directory_of(line, table)) {
+        let file = directory.join("cgroup.procs");
+        fs::write(&file, pid.to_string())
+            .map_err(|error| unprepared(format!("{} cannot be written", file.display()), error))?;
+    }
+    Ok(())
+}
+
+/// Whether a process is in every group called `name` in which another one is, and there is one.
+pub fn is_within(name: &str, its: &str, theirs: &str) -> bool {
+    let mut groups = named(name, theirs).peekable();
+    groups.peek().is_some() && groups.all(|group| its.lines().any(|line| line == group))
+}
+
+/// Whether one of the groups called `name` is frozen, by itself or with what it lies in: who comes into it stands still.
+pub fn is_frozen(name: &str, theirs: &str, table: &str) -> bool {
+    named(name, theirs).filter_map(|line| directory_of(line, table)).any(|directory| {
+        let text = |file| fs::read_to_string(directory.join(file)).unwrap_or_default();
+        // The first is version 2's, the second version 1's; FREEZING is as good as FROZEN.
+        text("cgroup.events").lines().any(|line| line == "frozen 1") || text("freezer.state").starts_with("FR")
+    })
+}
+
+/// The lines of /proc/PID/cgroup that name a group called `name`.
+fn named<'a>(name: &'a str, text: &'a str) -> impl Iterator<Item = &'a str> {
+    text.lines().filter(move |line| line.rsplit('/').next() == Some(name))
+}
+
 /// The directories of the caller's own groups: `own` is /proc/self/cgroup, `table` the mount table.
 fn parents(own: &str, table: &str) -> Vec<PathBuf> {
+    let is_wanted = |line: &&str| {
+        let controllers = line.split(':').nth(1).unwrap_or_default();
+        controllers.is_empty() || controllers.split(',').any(|name| CONTROLLERS.contains(&name))
+    };
     let mut found = Vec::new();
-    for line in own.lines() {
-        let mut fields = line.splitn(3, ':').skip(1);
-        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
-        let names: Vec<&str> = controllers.split(',').collect();
-        let wanted = controllers.is_empty() || names.iter().any(|name| CONTROLLERS.contains(name));
-        let Some((point, root)) = table.lines().filter(|_| wanted).find_map(|line| hierarchy(line, &names)) else {
-            continue;
-        };
-        // In a cgroup namespace the mount's root is not the hierarchy's.
-        let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path.trim_start_matches('/')));
-        let directory = if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) };
+    for directory in own.lines().filter(is_wanted).filter_map(|line| directory_of(line, table)) {
         if !found.contains(&directory) {
             found.push(directory);
         }
     }
     found
+}
+
+/// The directory of the group that a line of /proc/PID/cgroup names.
+fn directory_of(line: &str, table: &str) -> Option<PathBuf> {
+    let mut fields = line.splitn(3, ':').skip(1);
+    let (controllers, path) = (fields.next()?, fields.next()?);
+    let names: Vec<&str> = controllers.split(',').collect();
+    let (point, root) = table.lines().find_map(|line| hierarchy(line, &names))?;
+    // In a cgroup namespace the mount's root is not the hierarchy's.
+    let below = Path::new(path).strip_prefix(root).unwrap_or(Path::new(path.trim_start_matches('/')));
+    Some(if below.as_os_str().is_empty() { point.to_owned() } else { point.join(below) })
 }
 
 /// Mount point and root of the hierarchy with these controllers, if this line of the mount table is its.
@@ -157,6 +198,49 @@ mod tests {
         assert_eq!(parents(own, TABLE), want.map(PathBuf::from));
         assert_eq!(parents("0::/\n", "31 30 0:27 / /sys/fs/cgroup rw - cgroup2 c rw\n"), [Path::new("/sys/fs/cgroup")]);
         assert!(parents("0::/\n", "").is_empty());
+    }
+
+    #[test]
+    fn who_joins_is_put_where_the_other_one_is_and_nowhere_else() {
+        let root = tempfile::tempdir().unwrap();
+        let point = |name: &str| root.path().join(name);
+        let table = format!(
+            "31 30 0:27 / {} rw - cgroup2 cgroup2 rw\n32 30 0:28 / {} rw - cgroup cgroup rw,devices\n\
+             33 30 0:29 / {} rw - cgroup cgroup rw,xattr,name=systemd\n",
+            point("unified").display(),
+            point("devices").display(),
+            point("systemd").display(),
+        );
+        let name = "gpool-run-7aaaaaaaaaaaa";
+        for directory in ["unified/job", &format!("unified/job/{name}"), &format!("devices/{name}"), "systemd/job"] {
+            fs::create_dir_all(point(directory)).unwrap();
+        }
+        let theirs = format!("9:cpu:/elsewhere\n8:devices:/{name}\n1:name=systemd:/job\n0::/job/{name}\n");
+        let its = "9:cpu:/\n8:devices:/\n1:name=systemd:/job\n0::/session\n";
+        join(42, its, &theirs, &table).unwrap();
+        let holds = |directory: &str| fs::read_to_string(point(directory).join("cgroup.procs")).is_ok();
+        assert!(holds(&format!("devices/{name}")) && holds(&format!("unified/job/{name}")));
+        assert!(!holds("systemd/job") && !holds("unified/job"), "where it is already, and above");
+        let gone = theirs.replace("/job/", "/gone/");
+        assert!(join(42, its, &gone, &table).unwrap_err().message.contains("unified/gone"));
+        for (text, want) in [("cgroup.events", "populated 1\nfrozen 1\n"), ("freezer.state", "FROZEN\n")] {
+            assert!(!is_frozen(name, &theirs, &table));
+            let file = point("unified/job").join(name).join(text);
+            fs::write(&file, want).unwrap();
+            assert!(is_frozen(name, &theirs, &table), "{text}");
+            fs::remove_file(file).unwrap();
+        }
+    }
+
+    #[test]
+    fn who_lacks_one_group_of_the_share_is_not_in_it() {
+        let name = "gpool-run-7aaaaaaaaaaaa";
+        let theirs = format!("9:cpu:/x\n8:devices:/{name}\n0::/job/{name}\n");
+        assert!(is_within(name, &format!("8:devices:/{name}\n0::/job/{name}\n"), &theirs));
+        for its in [format!("8:devices:/{name}\n0::/job\n"), "0::/\n".into(), String::new()] {
+            assert!(!is_within(name, &its, &theirs), "{its:?}");
+        }
+        assert!(!is_within(name, "0::/job\n", "0::/job\n"), "it is in none");
     }
 
     #[test]

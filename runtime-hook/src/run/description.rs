@@ -7,7 +7,7 @@ use gpool_configuration::DefaultRequest;
 use gpool_protocol::{ContainerId, ENV_PREFIX, ErrorBody, ErrorCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -128,14 +128,22 @@ fn environment(caller: impl Iterator<Item = String>, person: Option<&Person>) ->
         .collect()
 }
 
-/// The caller's variables that are no UTF-8, and so in no description: what the inner half has inherited of them.
+/// The caller's variables that are no UTF-8, and so in no description.
 pub fn env_without_text() -> impl Iterator<Item = (OsString, OsString)> {
-    let is_about_gpus = |name: &OsString| {
-        let begin = format!("{}=", name.to_string_lossy());
-        ABOUT_GPUS.iter().any(|about| begin.starts_with(about))
-    };
     let is_text = |name: &OsString, value: &OsString| name.to_str().is_some() && value.to_str().is_some();
     std::env::vars_os().filter(move |(name, value)| !is_text(name, value) && !is_about_gpus(name))
+}
+
+/// Whether a variable of this name is the lease's to say.
+pub fn is_about_gpus(name: &OsStr) -> bool {
+    let begin = format!("{}=", name.to_string_lossy());
+    ABOUT_GPUS.iter().any(|about| begin.starts_with(about))
+}
+
+/// The caller's own environment for a command that `person` runs, without anything that would be a lease's.
+pub fn of_caller(person: &Person) -> impl Iterator<Item = (OsString, OsString)> {
+    let pair = |entry: String| entry.split_once('=').map(|(name, value)| (name.into(), value.into()));
+    env_without_text().chain(environment(caller_env(), Some(person)).into_iter().filter_map(pair))
 }
 
 /// The caller's working directory.
@@ -265,6 +273,9 @@ mod tests {
         ];
         let kept = environment(caller.map(String::from).into_iter(), None);
         assert_eq!(kept, ["PATH=/bin", "CUDA_DEVICE_ORDER=PCI_BUS_ID", "HOME=/root"]);
+        let is_the_lease_s = |name: &str| is_about_gpus(OsStr::new(name));
+        assert!(is_the_lease_s("CUDA_VISIBLE_DEVICES") && is_the_lease_s("CUDA_MPS_PIPE_DIRECTORY"));
+        assert!(!is_the_lease_s("CUDA_DEVICE_ORDER") && !is_the_lease_s("PATH"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The inner process: init of the command's PID namespace.
 
-use super::description;
+use super::description::Person;
 use super::handing_on::HandingOn;
 use super::mounts;
 use super::pipes;
@@ -23,8 +23,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-/// The word by which the program knows that it is the inner half.
-pub const VERB: &str = "--inner";
+/// The word by which the program knows that it is the inner half, and `gpool exec` that this has the command's environment for its own:
+/// that of an older release, which had another word, has its caller's.
+pub const VERB: &str = "--init";
 /// What lists of processes show it as.
 pub const NAME: &CStr = c"share-init";
 
@@ -46,12 +47,12 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
         return Ok(FAILED);
     }
     pipes::hear::<()>(&mut orders)?;
-    let entered = enter_as_root(&plan.directory);
+    let entered = place().and_then(|inherited| enter_as_root(&plan.directory, inherited));
     if plan.person.is_some() {
         // It takes a right that is given up next. A kernel may be built without filters, and then it is as with su.
         let _ = filter_calls(&terminal_input::FILTER);
     }
-    become_person(&plan)?;
+    become_person(plan.person.as_ref())?;
     // A file system of the network may let the user in and not root.
     entered
         .or_else(|_| chdir(&plan.directory).map_err(Into::into))
@@ -60,35 +61,38 @@ pub fn run(orders: &OsStr, words: &OsStr, filter_calls: FilterCalls) -> Result<u
     set_pdeathsig(Signal::SIGKILL).map_err(|error| unprepared("its end cannot be tied to gpool-run's", error))?;
     let no_signals = |error| unprepared("signals cannot be waited for", error);
     signals::release().map_err(no_signals)?;
-    let child = match command(&plan).spawn() {
+    let child = match command(&plan.command).spawn() {
         Ok(child) => Pid::from_raw(child.id().cast_signed()),
-        Err(error) => return Ok(not_started(&plan, &error)),
+        Err(error) => return Ok(not_started("gpool run", &plan.command, &error)),
     };
     let signals = Signals::catch().map_err(no_signals)?;
     // The outer half keeps signals back until it hears this: from now on there is somebody to hand them to.
     pipes::say(&mut words, &())?;
     let orders = pipes::Signalled::new(orders).map_err(no_signals)?;
-    let mut init = Init { command: child, orders, words, handing_on: HandingOn::default() };
-    Ok(init.serve(&signals))
+    Ok(Parent::new(child, orders, words).serve(&signals))
+}
+
+/// The working directory, as device and number.
+pub fn place() -> std::io::Result<(u64, u64)> {
+    std::fs::metadata(".").map(|found| (found.dev(), found.ino()))
 }
 
 /// Enters the caller's directory as root, so that who calls from one of root's own stays there, as with sudo and su. Its
 /// path is followed anew, because mounts may cover it now; where it leads elsewhere than where the caller was, by a link
 /// that somebody has put there meanwhile, only the user enters it. There is no second thread here.
-fn enter_as_root(directory: &Path) -> std::io::Result<()> {
-    let here = || std::fs::metadata(".").map(|found| (found.dev(), found.ino()));
-    let inherited = here()?;
+pub fn enter_as_root(directory: &Path, inherited: (u64, u64)) -> std::io::Result<()> {
     chdir(directory)?;
-    if here()? == inherited {
+    if place()? == inherited {
         return Ok(());
     }
     chdir("/")?;
     Err(ErrorKind::PermissionDenied.into())
 }
 
-fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
+/// Gives up what could undo the share, and becomes the user, if there is one to become.
+pub fn become_person(person: Option<&Person>) -> Result<(), ErrorBody> {
     rights::give_up()?;
-    let Some(person) = &plan.person else { return Ok(()) };
+    let Some(person) = person else { return Ok(()) };
     let refused = |error: nix::Error| unprepared(format!("it cannot become the user {}", person.name), error);
     let groups: Vec<Gid> = person.groups.iter().copied().map(Gid::from_raw).collect();
     setgroups(&groups).map_err(refused)?;
@@ -96,13 +100,11 @@ fn become_person(plan: &Plan) -> Result<(), ErrorBody> {
     setuid(Uid::from_raw(person.uid)).map_err(refused)
 }
 
-fn command(plan: &Plan) -> Command {
-    let mut command = Command::new(&plan.command[0]);
-    command.args(&plan.command[1..]).env_clear();
-    command.envs(description::env_without_text());
-    command.envs(plan.env.iter().filter_map(|entry| entry.split_once('=')));
-    // Its own name as it was typed; std looks for it in the new environment's PATH.
-    command.arg0(&plan.command[0]);
+/// The command, with the environment that this process has been given for it.
+fn command(words: &[String]) -> Command {
+    let mut command = Command::new(&words[0]);
+    // Its own name as it was typed; std looks for it in PATH.
+    command.args(&words[1..]).arg0(&words[0]);
     command
 }
 
@@ -116,21 +118,22 @@ fn not_entered(directory: &Path, error: std::io::Error) -> ErrorBody {
 }
 
 /// Says why, as a shell does, and gives the status that a shell gives.
-fn not_started(plan: &Plan, error: &std::io::Error) -> u8 {
+pub fn not_started(verb: &str, command: &[String], error: &std::io::Error) -> u8 {
     let cause = match error.raw_os_error().map(nix::Error::from_raw) {
         Some(nix::Error::ENOEXEC) => "it is no program for this machine, and no script that begins with #!".to_owned(),
         Some(nix::Error::E2BIG) => "its arguments and its environment are too long".to_owned(),
         _ => crate::low_level::cause(error),
     };
-    eprintln!("gpool run: {}: {cause}", plan.command[0]);
+    eprintln!("{verb}: {}: {cause}", command[0]);
     match error.kind() {
         ErrorKind::NotFound => NOT_FOUND,
         _ => NOT_EXECUTABLE,
     }
 }
 
-/// The init of the command's PID namespace. The kernel sends it no signal that it does not listen to.
-struct Init {
+/// Who has started the command: the init of its PID namespace, to which the kernel sends no signal that it does not listen to, or what
+/// `gpool exec` has in there.
+pub struct Parent {
     command: Pid,
     orders: pipes::Signalled,
     /// Here the outer half hears by which signal the command has stopped, gone on or ended.
@@ -138,9 +141,14 @@ struct Init {
     handing_on: HandingOn,
 }
 
-impl Init {
-    /// Hands signals on and collects what ends, until the command has ended. The kernel then ends what it left behind.
-    fn serve(&mut self, signals: &Signals) -> u8 {
+impl Parent {
+    /// Of a command that has just been started.
+    pub fn new(command: Pid, orders: pipes::Signalled, words: File) -> Self {
+        Self { command, orders, words, handing_on: HandingOn::default() }
+    }
+
+    /// Hands signals on and collects what ends, until the command has ended. With an init the kernel then ends what it left behind.
+    pub fn serve(&mut self, signals: &Signals) -> u8 {
         loop {
             // Not nix's: of a child that a real-time signal has ended it says that there is an error.
             match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED | WaitOptions::CONTINUED) {
@@ -160,6 +168,7 @@ impl Init {
     /// Tells of what has happened to the command. Its exit status if it has ended.
     fn note(&mut self, status: WaitStatus) -> Option<u8> {
         if let Some(status) = status.exit_status() {
+            pipes::tell_status(&mut self.words, status as u8);
             return Some(status as u8);
         }
         let told = if status.continued() { Some(Signal::SIGCONT as i32) } else { status.stopping_signal() };
@@ -184,6 +193,10 @@ impl Init {
             told.for_each(|signal| self.handing_on.told(signal, now));
         }
         self.handing_on.due(now).into_iter().for_each(|signal| self.hand_on(signal));
+        if self.orders.as_fd().is_none() {
+            // The outer half has been killed, and nobody would know of the command any more.
+            self.hand_on(Signal::SIGKILL);
+        }
     }
 
     /// Whether the command has made a process group or a session of its own.

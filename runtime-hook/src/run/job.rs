@@ -5,6 +5,7 @@
 //! waits, because `gpool run` does not have the terminal, whoever has stopped the command alone continues it alone.
 
 use super::handing_on::APART;
+use super::pipes;
 use nix::sys::signal::Signal;
 use std::time::{Duration, Instant};
 
@@ -29,12 +30,24 @@ pub struct Job {
     stop_at: Option<Instant>,
     /// The number of the signal that has ended it; nix knows no real-time ones.
     pub ended: Option<i32>,
+    /// With which status it has ended by itself.
+    pub status: Option<u8>,
+    /// Whether that is what comes next.
+    status_follows: bool,
 }
 
 impl Job {
-    /// The inner half tells that the command has stopped, gone on or ended by these signals.
+    /// The inner half tells that the command has stopped, gone on or ended by these signals, or with a status.
     pub fn told(&mut self, signals: Vec<i32>, now: Instant) {
         for signal in signals {
+            if std::mem::take(&mut self.status_follows) {
+                self.status = u8::try_from(signal).ok();
+                continue;
+            }
+            if signal == pipes::STATUS_FOLLOWS {
+                self.status_follows = true;
+                continue;
+            }
             match Signal::try_from(signal) {
                 Ok(Signal::SIGTSTP | Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGSTOP) => {
                     self.stop_at = Some(now + APART);
@@ -84,6 +97,19 @@ mod tests {
         let stat = |front: i32| format!("12 (gpool-run) 4) S 11 10 9 34816 {front} 4194560 119");
         assert!(is_in_front(&stat(10)));
         assert!(!is_in_front(&stat(9)) && !is_in_front(&stat(-1)) && !is_in_front(""));
+    }
+
+    #[test]
+    fn a_status_is_no_signal_also_where_it_is_told_in_parts() {
+        let begun = Instant::now();
+        for parts in [vec![vec![20, 0, 15]], vec![vec![20, 0], vec![15]]] {
+            let mut job = Job::default();
+            parts.into_iter().for_each(|part| job.told(part, begun));
+            assert_eq!((job.status, job.ended, job.patience(begun)), (Some(15), None, Some(APART)));
+        }
+        let mut job = Job::default();
+        job.told(vec![0, 0], begun);
+        assert_eq!((job.status, job.ended), (Some(0), None));
     }
 
     #[test]

@@ -11,10 +11,13 @@
 //!   looks whether the shims are on top, binds the lease, and waits;
 //! - the **inner** process, init of that namespace, makes the mounts in a mount namespace of its own, gives up what could
 //!   undo them, starts the command and collects what it leaves.
+//!
+//! `gpool exec` executes it as well, for one more command under such a lease: see [`exec`].
 
 mod cgroup;
 mod description;
 mod device_folder;
+mod exec;
 mod handing_on;
 mod inner;
 mod interruption;
@@ -63,10 +66,25 @@ impl End {
     }
 }
 
+/// What the program asks of the kernel and no safe function offers.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelCalls {
+    /// Puts a filter over the calls of a thread.
+    pub filter_calls: FilterCalls,
+    /// Has the kernel keep nothing of children that end from now on.
+    pub forget_children: fn(),
+}
+
 /// Runs `gpool-run` with `arguments`, the program's name left out. Returns how it is to end.
-pub fn run_command(arguments: &[OsString], filter_calls: FilterCalls) -> End {
+pub fn run_command(arguments: &[OsString], calls: KernelCalls) -> End {
     let outcome = match arguments {
-        [inner, orders, words, ..] if inner == inner::VERB => inner::run(orders, words, filter_calls).map(End::Status),
+        [inner, orders, words, ..] if inner == inner::VERB => {
+            inner::run(orders, words, calls.filter_calls).map(End::Status)
+        }
+        [entrant, orders, words, mounts, ..] if entrant == exec::ENTRANT => {
+            exec::enter(orders, words, mounts, calls.filter_calls).map(End::Status)
+        }
+        [exec, words @ ..] if exec == exec::VERB => exec::run(words, calls.forget_children),
         _ => order::Order::read(arguments).and_then(|order| outer::run(&order)),
     };
     outcome.unwrap_or_else(|error| {
@@ -81,6 +99,6 @@ fn unprepared(what: impl std::fmt::Display, cause: impl Into<std::io::Error>) ->
     ErrorBody::new(
         ErrorCode::CommandNotPrepared,
         format!("the command was not started: {what} ({cause})"),
-        "gpool run needs root, and a kernel with mount, PID and cgroup namespaces; in a container it needs --privileged",
+        "gpool run needs root, as gpool exec does, and a kernel with mount, PID and cgroup namespaces; in a container it needs --privileged",
     )
 }

@@ -7,7 +7,7 @@ use super::job::{self, Job};
 use super::lock;
 use super::order::Order;
 use super::pipes::{self, Ends, Signalled};
-use super::plan::{Plan, for_nested_containers, nodes_and_mounts};
+use super::plan::{NESTED, Plan, for_nested_containers, nodes_and_mounts};
 use super::signals::Signals;
 use super::{End, inner, unprepared};
 use crate::hook::bind_command;
@@ -21,6 +21,7 @@ use nix::sched::{CloneFlags, setns, unshare};
 use nix::sys::signal::{Signal, raise};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use serde_json::Value;
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
@@ -29,8 +30,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// What is there in leased containers and commands alone.
-const CONTROL: &str = "/dev/gpool/control";
+/// What is there in leased containers and commands alone, the second in commands with a whole GPU as well.
+const OF_A_SHARE: [&str; 2] = ["/dev/gpool/control", NESTED];
 /// How long who interrupts it waits for a lease that is on its way, to give it back. The supervisor would see the end by
 /// itself, two seconds later.
 const ON_ITS_WAY: Duration = Duration::from_millis(500);
@@ -40,7 +41,7 @@ const ON_ITS_WAY: Duration = Duration::from_millis(500);
 /// # Errors
 /// Nothing has been started then, and nothing is left.
 pub fn run(order: &Order) -> Result<End, ErrorBody> {
-    if Path::new(CONTROL).exists() {
+    if is_within_a_share() {
         return Err(ErrorBody::new(
             ErrorCode::NotPermitted,
             "gpool run gives no share within a share, and this is a command or a container that has one",
@@ -94,6 +95,11 @@ pub fn run(order: &Order) -> Result<End, ErrorBody> {
     outcome
 }
 
+/// Whether this is a command or a container with a share.
+pub fn is_within_a_share() -> bool {
+    OF_A_SHARE.iter().any(|place| Path::new(place).exists())
+}
+
 /// Tells a person why nothing happens yet.
 fn tell_waiting(why: NotYet<'_>) {
     let answer = match why {
@@ -118,7 +124,7 @@ fn lease(
 }
 
 /// The pipes to and from the inner half.
-type Pipes = (File, BufReader<File>);
+pub type Pipes = (File, BufReader<File>);
 
 fn start(
     spec: &Value,
@@ -129,7 +135,7 @@ fn start(
 ) -> Result<End, ErrorBody> {
     let plan = plan(spec, configuration, person)?;
     let (orders, words) = (pipes::pipe(true)?, pipes::pipe(false)?);
-    let mut child = spawn_in_namespace(&orders.inherited, &words.inherited, &plan.command)?;
+    let mut child = spawn_in_namespace(&orders.inherited, &words.inherited, &plan.command, environment(spec))?;
     let (Ends { own: orders, .. }, Ends { own: words, .. }) = (orders, words);
     let pipes = (File::from(orders), BufReader::new(File::from(words)));
     let pid = child.id();
@@ -138,7 +144,11 @@ fn start(
     let preparing = cgroup.take(pid).and_then(|()| Work::begin(move || prepare(&plan, &spec, pid, pipes)));
     let prepared = preparing.and_then(|preparing| preparing.unless_interrupted(signals));
     let why_not = match prepared {
-        Ok(Outcome::Done(Ok(pipes))) => return serve(pipes, signals, Pid::from_child(&child)),
+        Ok(Outcome::Done(Ok(pipes))) => {
+            let inner = Pid::from_child(&child);
+            let (orders, words) = begin(pipes)?;
+            return attend(orders, words, signals, |words, job| ended(inner, words, job));
+        }
         Ok(Outcome::Done(Err(error))) | Err(error) => Err(error),
         Ok(Outcome::Interrupted(signal, _)) => Ok(End::Signal(signal as i32)),
     };
@@ -156,9 +166,6 @@ fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> 
     mounts.retain(|mount| mount.destination != Path::new(crate::edits::MPS_DIR) || is_folder(&mount.destination));
     let nested = for_nested_containers(&mounts);
     mounts.extend(nested);
-    let strings = |list: &Value| -> Vec<String> {
-        list.as_array().into_iter().flatten().filter_map(|text| text.as_str().map(str::to_owned)).collect()
-    };
     let paths = &configuration.paths;
     let parent = |path: &Path| path.parent().unwrap_or(path).to_owned();
     Ok(Plan {
@@ -167,19 +174,36 @@ fn plan(spec: &Value, configuration: &Configuration, person: Option<Person>) -> 
         guarded: vec![paths.shim_dir.clone(), parent(&paths.hook), parent(Path::new(DEFAULT_PATH))],
         run_dir: paths.run_dir.clone(),
         socket: configuration.socket.path.clone(),
-        command: strings(&spec["process"]["args"]),
-        env: strings(&spec["process"]["env"]).into_iter().chain(description::kept_from_the_request()).collect(),
+        command: strings(&spec["process"]["args"]).map(str::to_owned).collect(),
         directory: PathBuf::from(spec["process"]["cwd"].as_str().unwrap_or("/")),
         person,
     })
 }
 
+fn strings(list: &Value) -> impl Iterator<Item = &str> {
+    list.as_array().into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The command's environment, as the inner half is given it and hands it down. There `gpool exec` finds it, since that half never writes
+/// over it, as programs may.
+fn environment(spec: &Value) -> Vec<(OsString, OsString)> {
+    let described = strings(&spec["process"]["env"]).map(str::to_owned);
+    let text = described.chain(description::kept_from_the_request());
+    let pair = |entry: String| entry.split_once('=').map(|(name, value)| (name.into(), value.into()));
+    description::env_without_text().chain(text.filter_map(pair)).collect()
+}
+
 /// Starts the inner half as the first process of a new PID namespace.
-fn spawn_in_namespace(orders: &OwnedFd, words: &OwnedFd, named: &[String]) -> Result<Child, ErrorBody> {
+fn spawn_in_namespace(
+    orders: &OwnedFd,
+    words: &OwnedFd,
+    named: &[String],
+    environment: Vec<(OsString, OsString)>,
+) -> Result<Child, ErrorBody> {
     let refused = |error: std::io::Error| unprepared("no PID namespace can be made", error);
     let own = File::open("/proc/self/ns/pid").map_err(refused)?;
     unshare(CloneFlags::CLONE_NEWPID).map_err(|error| refused(error.into()))?;
-    let child = spawn(orders, words, named);
+    let child = spawn(orders, words, named, environment);
     // A process whose children go elsewhere can have no thread, and asking the supervisor takes one.
     setns(own, CloneFlags::CLONE_NEWPID).map_err(|error| refused(error.into()))?;
     child
@@ -187,11 +211,17 @@ fn spawn_in_namespace(orders: &OwnedFd, words: &OwnedFd, named: &[String]) -> Re
 
 /// The words of the command stand behind its own, and its name is another: who signals processes by name, as pkill does,
 /// means both it and the command or neither.
-fn spawn(orders: &OwnedFd, words: &OwnedFd, named: &[String]) -> Result<Child, ErrorBody> {
+fn spawn(
+    orders: &OwnedFd,
+    words: &OwnedFd,
+    named: &[String],
+    environment: Vec<(OsString, OsString)>,
+) -> Result<Child, ErrorBody> {
     let own = std::env::current_exe().map_err(|error| unprepared("gpool-run does not find itself", error))?;
     let mut command = Command::new(own);
     command.arg0(inner::NAME.to_string_lossy().as_ref());
     command.arg(inner::VERB).arg(pipes::number(orders)).arg(pipes::number(words)).args(named);
+    command.env_clear().envs(environment);
     command.spawn().map_err(|error| unprepared("the inner half of gpool-run does not start", error))
 }
 
@@ -207,20 +237,41 @@ fn lost(error: impl Into<std::io::Error>) -> ErrorBody {
     unprepared("the command can no longer be waited for", error)
 }
 
-/// Lets the command start and waits for its end. Signals that come meanwhile are the command's.
-fn serve((mut orders, mut words): Pipes, signals: &Signals, inner: Pid) -> Result<End, ErrorBody> {
+/// How the command has ended, if the inner half has.
+fn ended(inner: Pid, words: &mut Signalled, job: &mut Job) -> Result<Option<End>, ErrorBody> {
+    let Some((_, ended)) = waitpid(Some(inner), WaitOptions::NOHANG).map_err(lost)? else { return Ok(None) };
+    if let Some(signal) = ended.terminating_signal() {
+        return Ok(Some(End::Signal(signal)));
+    }
+    job.told(words.take(), Instant::now());
+    Ok(Some(job.ended.map_or(End::Status(ended.exit_status().unwrap_or_default() as u8), End::Signal)))
+}
+
+/// Lets the command start. What tells it of signals, and what is told of it.
+///
+/// # Errors
+/// None that a kernel has.
+pub fn begin((mut orders, mut words): Pipes) -> Result<(File, Signalled), ErrorBody> {
     // Silence means that it has ended already; its status says why.
     let _ = pipes::say(&mut orders, &()).and_then(|()| pipes::hear::<()>(&mut words));
-    let mut words = Signalled::new(words).map_err(lost)?;
+    Ok((orders, Signalled::new(words).map_err(lost)?))
+}
+
+/// Waits until the command has `ended`. Signals that come meanwhile are its own.
+///
+/// # Errors
+/// The kernel gives no word of it.
+pub fn attend(
+    mut orders: File,
+    mut words: Signalled,
+    signals: &Signals,
+    ended: impl Fn(&mut Signalled, &mut Job) -> Result<Option<End>, ErrorBody>,
+) -> Result<End, ErrorBody> {
     let mut job = Job::default();
     job.told(words.take(), Instant::now());
     loop {
-        if let Some((_, ended)) = waitpid(Some(inner), WaitOptions::NOHANG).map_err(lost)? {
-            if let Some(signal) = ended.terminating_signal() {
-                return Ok(End::Signal(signal));
-            }
-            job.told(words.take(), Instant::now());
-            return Ok(job.ended.map_or(End::Status(ended.exit_status().unwrap_or_default() as u8), End::Signal));
+        if let Some(end) = ended(&mut words, &mut job)? {
+            return Ok(end);
         }
         signals.wait(words.as_fd(), job.patience(Instant::now())).map_err(lost)?;
         job.told(words.take(), Instant::now());

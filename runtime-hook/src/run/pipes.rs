@@ -1,6 +1,6 @@
 //! How the outer and the inner process speak: two pipes, a line of JSON each way and then single words. Once the command
 //! runs, the outer one tells of signals, a byte each, and the inner one of those by which the command stopped, went on or
-//! ended.
+//! ended, or of its exit status.
 
 use super::unprepared;
 use gpool_protocol::{ErrorBody, ErrorCode};
@@ -23,17 +23,25 @@ pub struct Ends {
 /// # Errors
 /// No descriptors are left.
 pub fn pipe(reader_goes: bool) -> Result<Ends, ErrorBody> {
-    let failed = |error: nix::Error| unprepared("no pipe can be made", error);
     let (reader, writer) = std::io::pipe().map_err(|error| unprepared("no pipe can be made", error))?;
     let (reader, writer) = (OwnedFd::from(reader), OwnedFd::from(writer));
     let (own, inherited) = if reader_goes { (writer, reader) } else { (reader, writer) };
-    fcntl(&inherited, FcntlArg::F_SETFD(FdFlag::empty())).map_err(failed)?;
+    hand_down(&inherited)?;
     Ok(Ends { own, inherited })
 }
 
 /// The number by which the other process finds it.
-pub fn number(fd: &OwnedFd) -> String {
+pub fn number(fd: &impl AsRawFd) -> String {
     fd.as_raw_fd().to_string()
+}
+
+/// Lets what is open here outlive an exec.
+///
+/// # Errors
+/// None that a kernel has.
+pub fn hand_down(fd: impl AsFd) -> Result<(), ErrorBody> {
+    let handed = fcntl(fd, FcntlArg::F_SETFD(FdFlag::empty()));
+    handed.map(drop).map_err(|error| unprepared("a descriptor cannot be handed on", error))
 }
 
 /// Opens an inherited end anew, closed on exec, and closes the inherited one, which the command must not have.
@@ -81,6 +89,14 @@ pub fn hear<Message: serde::de::DeserializeOwned>(from: &mut BufReader<File>) ->
 /// Tells of a signal by its number: nix knows no real-time ones. Nobody may be there any more to be told.
 pub fn tell(to: &mut impl Write, signal: i32) {
     let _ = to.write_all(&[signal as u8]);
+}
+
+/// What stands before an exit status, and is no signal.
+pub const STATUS_FOLLOWS: i32 = 0;
+
+/// Tells that the command has ended by itself.
+pub fn tell_status(to: &mut impl Write, status: u8) {
+    let _ = to.write_all(&[STATUS_FOLLOWS as u8, status]);
 }
 
 /// Signals of which the other process tells, for as long as it lives.

@@ -20,10 +20,8 @@ pub struct Plan {
     pub run_dir: PathBuf,
     /// The supervisor's socket.
     pub socket: PathBuf,
-    /// The command with its arguments.
+    /// The command with its arguments. Its environment is that of the inner process.
     pub command: Vec<String>,
-    /// Its environment, `NAME=value` each.
-    pub env: Vec<String>,
     /// Its working directory.
     pub directory: PathBuf,
     /// Who runs it; who called, if absent.
@@ -61,7 +59,7 @@ impl Mount {
 
 /// Where the lease's libraries are a second time, all in one folder below `/dev`: what makes containers itself without an OCI runtime, as
 /// programs for clusters do, gives them the `/dev` of its caller and not the folders of libraries.
-const NESTED: &str = "/dev/gpool/lib";
+pub const NESTED: &str = "/dev/gpool/lib";
 
 /// The lease's libraries once more, for containers that the command makes.
 pub fn for_nested_containers(mounts: &[Mount]) -> Vec<Mount> {

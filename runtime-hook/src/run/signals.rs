@@ -32,6 +32,16 @@ pub fn release() -> nix::Result<()> {
     heard().thread_unblock()
 }
 
+/// The signals that are kept back from this process, without those of [`Signals::catch`]: as [`release`] would leave it.
+///
+/// # Errors
+/// None that a kernel has.
+pub fn kept_back_by_the_caller() -> nix::Result<SigSet> {
+    let mut mask = SigSet::thread_get_mask()?;
+    HEARD.into_iter().for_each(|signal| mask.remove(signal));
+    Ok(mask)
+}
+
 /// Whether `signal` ends a program that has prepared itself for none, under the caller of this one: what that ignores, as
 /// `nohup` does with SIGHUP, what it executes ignores as well.
 pub fn ends(signal: Signal) -> bool {
@@ -94,6 +104,15 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_caught_here_is_not_kept_back_by_the_caller() {
+        let before = kept_back_by_the_caller().unwrap();
+        let _signals = Signals::catch().unwrap();
+        assert!(SigSet::thread_get_mask().unwrap().contains(Signal::SIGTERM));
+        let its = kept_back_by_the_caller().unwrap();
+        assert!(!its.contains(Signal::SIGTERM) && its.contains(Signal::SIGTSTP) == before.contains(Signal::SIGTSTP));
+    }
 
     #[test]
     fn what_the_caller_ignores_is_told_by_its_mask() {

@@ -4,13 +4,21 @@
 use gpool_runtime_hook::End;
 use nix::libc::{self, sock_filter, sock_fprog};
 use nix::sys::prctl::set_dumpable;
-use nix::sys::signal::{SigHandler, SigSet, Signal, raise, signal};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction, signal};
 use std::process::ExitCode;
 
 /// A caller that ignores SIGCHLD hands that on, and the kernel then keeps no exit status of any child.
 pub fn notice_ends_of_children() {
     // SAFETY: the default action runs no code of this program, and there is no second thread yet.
     let _ = unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) };
+}
+
+/// Has the kernel take children away by itself as they end, and go on telling when they stop. One that nobody collects holds back the
+/// end of the PID namespace that it was in.
+pub fn forget_children() {
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::SA_NOCLDWAIT, SigSet::empty());
+    // SAFETY: the default action runs no code of this program.
+    let _ = unsafe { sigaction(Signal::SIGCHLD, &action) };
 }
 
 /// Ends as the command has ended: by the same signal, or with the status that this returns.

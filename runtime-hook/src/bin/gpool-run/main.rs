@@ -3,10 +3,11 @@
 
 mod kernel;
 
-use gpool_runtime_hook::run_command;
+use gpool_runtime_hook::{KernelCalls, run_command};
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<_> = std::env::args_os().skip(1).collect();
     kernel::notice_ends_of_children();
-    kernel::end_as(run_command(&arguments, kernel::filter_calls))
+    let calls = KernelCalls { filter_calls: kernel::filter_calls, forget_children: kernel::forget_children };
+    kernel::end_as(run_command(&arguments, calls))
 }
