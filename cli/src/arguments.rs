@@ -7,6 +7,7 @@ mod charges;
 mod config;
 mod doctor;
 mod events;
+mod exec;
 mod export;
 mod forecast;
 mod gpu;
@@ -39,6 +40,7 @@ pub use charges::{ChargesFormat, ChargesOptions};
 pub use config::ConfigVerb;
 pub use doctor::{Checkup, DoctorVerb};
 pub use events::EventsOptions;
+pub use exec::ExecOptions;
 pub use export::ExportVerb;
 pub use forecast::ForecastOptions;
 pub use gpu::{GpuVerb, TestOptions};
@@ -250,6 +252,9 @@ pub enum Verb {
     /// Run a command of this host with a share, without a container engine: in a cgroup below the caller's, and with a
     /// mount and a PID namespace of its own. As root; the exit code is the command's, 125 if it was not started
     Run(Box<RunOptions>),
+    /// Start one more command under the share of one of gpool run, in its namespaces and its cgroup, as docker exec does in a
+    /// container. As root; the exit code is the command's, 125 if it was not started
+    Exec(ExecOptions),
     /// Tell container engines of gpool's runtime, or take that back
     Runtime {
         /// Where the files are listed through which engines were told, but for the usual ones; for tests

@@ -29,7 +29,7 @@ pub enum ExitStatus {
     NotPermitted = 77,
     /// The configuration file cannot be used.
     ConfigurationInvalid = 78,
-    /// `gpool run` did not start its command, whatever the reason: the other codes may be the command's.
+    /// `gpool run` or `gpool exec` did not start its command, whatever the reason: the other codes may be the command's.
     NotStarted = 125,
 }
 
@@ -48,7 +48,7 @@ Exit codes:
       latency --check: too few requests to say so; gpool forecast: too few weeks
   77  not permitted (GPOOL-E401)
   78  the configuration is not valid (GPOOL-E004)
-  125 gpool run did not start its command; otherwise its code is the command's
+  125 gpool run or exec did not start its command; otherwise its code is the command's
 
 The page of a code: gpool doctor explain E201. The manual: /usr/share/doc/gpool.";
 

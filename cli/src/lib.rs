@@ -48,6 +48,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
         Verb::Runtime { told_files, verb } => return commands::runtime::run(verb, told_files.as_deref()),
         Verb::Audit { verb } => return commands::audit::run(verb, || arguments.client()),
         Verb::Run(options) => return commands::run::run(options),
+        Verb::Exec(options) => return commands::exec::run(options),
         Verb::Mig { verb } => return commands::mig::run(verb, || arguments.client()),
         Verb::Explain { request: Some(request), host, format, .. } => {
             return commands::explain::request::run(|| arguments.client(), request, host.as_deref(), *format);
@@ -94,6 +95,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
         | Verb::Simulate(_)
         | Verb::Runtime { .. }
         | Verb::Run(_)
+        | Verb::Exec(_)
         | Verb::Mig { .. } => Ok(()),
     }
 }

@@ -23,6 +23,7 @@ impl Verb {
             Verb::Latency(options) => options.ids.iter_mut().collect(),
             Verb::Wait(options) => options.ids.iter_mut().collect(),
             Verb::Update(change) => vec![&mut change.id],
+            Verb::Exec(options) => vec![&mut options.id],
             Verb::Explain { id, .. } => id.iter_mut().collect(),
             Verb::Events(options) => options.id.iter_mut().collect(),
             Verb::History(options) => options.id.iter_mut().collect(),
@@ -56,6 +57,7 @@ mod tests {
             "wait a b",
             "update a --memory 1GiB",
             "explain a",
+            "exec a -- true",
             "events a",
             "history a",
             "usage --container a",
@@ -75,6 +77,6 @@ mod tests {
             let takes = command.get_arguments().any(|one| ["id", "ids", "container"].contains(&one.get_id().as_str()));
             usize::from(takes) + command.get_subcommands().map(count).sum::<usize>()
         }
-        assert_eq!(count(&super::super::command()), 20, "those of the other test, and audit show");
+        assert_eq!(count(&super::super::command()), 21, "those of the other test, and audit show");
     }
 }

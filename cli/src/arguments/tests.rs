@@ -14,13 +14,13 @@ fn the_definition_is_consistent() {
 }
 
 #[test]
-fn the_help_of_run_names_no_socket_which_it_refuses() {
+fn the_help_of_run_and_exec_names_no_socket_which_they_refuse() {
     let help = |line| match parsed(line) {
         Err(Failure::Clap(error)) => error.to_string(),
         _ => panic!("{line} is no help"),
     };
     assert!(help("gpool ps --help").contains("--socket"));
-    assert!(!help("gpool run --help").contains("--socket"));
+    assert!(!help("gpool run --help").contains("--socket") && !help("gpool exec --help").contains("--socket"));
     for line in ["gpool run --fraction 0.3 --socket /s -- true", "gpool --socket /s run --fraction 0.3 -- true"] {
         let Verb::Run(options) = parsed(line).unwrap().verb else { panic!("no run") };
         assert_eq!(options.socket.as_deref(), Some(Path::new("/s")), "{line}");
@@ -29,6 +29,10 @@ fn the_help_of_run_names_no_socket_which_it_refuses() {
         panic!("no run");
     };
     assert_eq!((options.socket, options.command.len()), (None, 3));
+    for (line, socket) in [("gpool exec --socket /s job -- a", true), ("gpool exec job -- a --socket /s", false)] {
+        let Verb::Exec(options) = parsed(line).unwrap().verb else { panic!("no exec") };
+        assert_eq!((options.id.as_str(), options.socket.is_some()), ("job", socket), "{line}");
+    }
 }
 
 #[test]

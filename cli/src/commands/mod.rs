@@ -8,6 +8,7 @@ pub mod config;
 mod days;
 pub mod doctor;
 pub mod events;
+pub mod exec;
 pub mod explain;
 pub mod export;
 pub mod forecast;

@@ -2,7 +2,7 @@
 
 use crate::arguments::RunOptions;
 use crate::exit::{ExitStatus, Failure};
-use gpool_configuration::ConfigurationError;
+use gpool_configuration::{Configuration, ConfigurationError};
 use gpool_protocol::{ErrorBody, ErrorCode};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -15,40 +15,57 @@ const PROGRAM: &str = "gpool-run";
 
 /// Becomes `gpool-run`. Returns only on failure, and always with the status that no command's end is mistaken for.
 pub fn run(options: &RunOptions) -> Result<(), Failure> {
-    let error = execute(options, Path::new(gpool_configuration::DEFAULT_PATH));
-    Err(Failure::Refused(ExitStatus::NotStarted, error.to_string()))
+    Err(become_program(prepare(options, Path::new(gpool_configuration::DEFAULT_PATH))))
 }
 
-fn execute(options: &RunOptions, configuration: &Path) -> ErrorBody {
+fn prepare(options: &RunOptions, configuration: &Path) -> Result<Command, ErrorBody> {
     if options.socket.is_some() {
-        return ErrorBody::new(
-            ErrorCode::RequestInvalid,
-            "gpool run takes no --socket: shims and files of leases are looked for where config.toml has them",
-            "leave it out, and let [socket] path in config.toml say which supervisor is asked",
-        );
+        return Err(takes_no_socket("run"));
     }
     if let Some(key) = given_twice(options) {
-        return ErrorBody::new(
+        return Err(ErrorBody::new(
             ErrorCode::RequestInvalid,
             format!("gpool run: {key} is given twice"),
             "give each key once, by its option or by --key",
-        );
+        ));
     }
-    let configuration = match gpool_configuration::load(configuration) {
-        Ok(configuration) => configuration,
-        Err(error) => return unusable(&error),
-    };
-    let program = configuration.paths.hook.with_file_name(PROGRAM);
-    let error = Command::new(&program).args(arguments(options)).exec();
+    let configuration = gpool_configuration::load(configuration).map_err(|error| unusable(&error))?;
+    Ok(program(&configuration, arguments(options)))
+}
+
+/// What whoever names a socket to a verb of `gpool-run` is told.
+pub fn takes_no_socket(verb: &str) -> ErrorBody {
+    ErrorBody::new(
+        ErrorCode::RequestInvalid,
+        format!("gpool {verb} takes no --socket: shims and files of leases are looked for where config.toml has them"),
+        "leave it out, and let [socket] path in config.toml say which supervisor is asked",
+    )
+}
+
+/// `gpool-run` with these arguments.
+pub fn program(configuration: &Configuration, arguments: Vec<OsString>) -> Command {
+    let mut command = Command::new(configuration.paths.hook.with_file_name(PROGRAM));
+    command.args(arguments);
+    command
+}
+
+/// Becomes it, and says why not. No test comes here: whoever fails to become a program has given SIGPIPE back already, of which others in
+/// its process would die.
+pub fn become_program(prepared: Result<Command, ErrorBody>) -> Failure {
+    let error = prepared.map_or_else(|error| error, |mut command| not_executed(&command.exec(), &command));
+    Failure::Refused(ExitStatus::NotStarted, error.to_string())
+}
+
+fn not_executed(cause: &std::io::Error, command: &Command) -> ErrorBody {
     ErrorBody::new(
         ErrorCode::CommandNotPrepared,
-        format!("the command was not started: {} cannot be executed ({error})", program.display()),
+        format!("the command was not started: {} cannot be executed ({cause})", command.get_program().display()),
         "install gpool anew",
     )
 }
 
 /// On one line, as everything that `gpool run` says of itself.
-fn unusable(error: &ConfigurationError) -> ErrorBody {
+pub fn unusable(error: &ConfigurationError) -> ErrorBody {
     let lines = error.to_string();
     let text: Vec<&str> = lines.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     ErrorBody::new(ErrorCode::ConfigurationInvalid, text.join(" "), "correct the file; gpool needs it for a share")
@@ -120,15 +137,18 @@ mod tests {
         let line = "gpool run --fraction 0.3 -- true";
         for (text, line, code) in [
             ("[paths", line, "[GPOOL-E004]"),
-            ("[paths]\nhook = \"/proc/none/gpool-hook\"\n", line, "[GPOOL-E511]"),
             ("", "gpool run --fraction 0.3 --key fraction=0.4 -- true", "[GPOOL-E101]"),
             ("", "gpool run --key mode=slice --key mode=mps -- true", "[GPOOL-E101]"),
             ("", "gpool run --fraction 0.3 --socket /run/other.sock -- true", "[GPOOL-E101]"),
         ] {
             std::fs::write(&file, text).unwrap();
-            let said = execute(&options(line), &file).to_string();
+            let said = prepare(&options(line), &file).unwrap_err().to_string();
             assert!(said.contains(code) && said.lines().count() == 1, "{text:?} gives {said:?}");
         }
+        std::fs::write(&file, "[paths]\nhook = \"/proc/none/gpool-hook\"\n").unwrap();
+        let command = prepare(&options(line), &file).unwrap();
+        let said = not_executed(&std::io::ErrorKind::NotFound.into(), &command).to_string();
+        assert!(said.contains("[GPOOL-E511]") && said.contains("/proc/none/gpool-run"), "{said}");
     }
 
     #[test]
