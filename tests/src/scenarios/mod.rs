@@ -90,6 +90,7 @@ mod reservation;
 mod reserved_memory;
 mod room_given_back;
 mod run_command;
+mod run_exec;
 mod run_interrupted;
 mod run_signals;
 mod run_time;

@@ -137,6 +137,12 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         run: Place::Inside(forbidden_gpu::run),
     },
     Scenario {
+        name: "run-exec",
+        what: "gpool exec: a second command under the share of one of gpool run, where it is, how it ends, and what is refused",
+        limit_s: 90,
+        run: Place::Inside(run_exec::run),
+    },
+    Scenario {
         name: "run-signals",
         what: "gpool run: its command sees a signal once, whether it is sent to one, to all or by a terminal",
         limit_s: 90,
