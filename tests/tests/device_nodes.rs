@@ -69,9 +69,27 @@ fn a_driver_that_hangs_holds_a_boot_up_for_a_moment_only() {
         "{devices}"
     );
     assert!(supervisor.contains("Wants=gpool-devices.service") && !supervisor.contains("Requires=gpool-devices"));
-    let first = supervisor.lines().filter_map(|line| line.strip_prefix("Before=")).collect::<Vec<_>>().join(" ");
-    for other in ["docker", "containerd", "crio", "podman", "kubelet", "k3s", "slurmd"] {
-        assert!(first.split(' ').any(|unit| unit == format!("{other}.service")), "{other} finds no supervisor");
+    for other in ["docker", "containerd", "crio", "podman", "slurmd"].iter().chain(&KUBELETS) {
+        assert!(names(&supervisor, "Before=", other), "{other} finds no supervisor");
+    }
+}
+
+/// What a kubelet runs in.
+const KUBELETS: [&str; 5] = ["kubelet", "k3s", "k3s-agent", "rke2-server", "rke2-agent"];
+
+/// Whether lines of a unit name a service behind that key.
+fn names(unit: &str, key: &str, service: &str) -> bool {
+    let mut named = unit.lines().filter_map(|line| line.strip_prefix(key)).flat_map(|line| line.split(' '));
+    named.any(|name| name == format!("{service}.service"))
+}
+
+/// Pods that a kubelet brings back after a boot before it knows of a plugin have failed for good.
+#[test]
+fn a_kubelet_finds_the_plugin_and_the_plugin_the_supervisor() {
+    let plugin = fs::read_to_string(format!("{UNITS}/gpool-device-plugin.service")).unwrap();
+    assert!(names(&plugin, "After=", "gpool-supervisor"), "{plugin}");
+    for kubelet in KUBELETS {
+        assert!(names(&plugin, "Before=", kubelet), "{kubelet} finds no plugin");
     }
 }
 

@@ -31,6 +31,10 @@ use tokio::time::sleep;
 
 /// How often the supervisor is asked. A kubelet tells the cluster every ten seconds.
 const PERIOD: Duration = Duration::from_secs(2);
+/// And before it has said anything: without an answer there is nothing to present to the kubelet, which starts at the same moment.
+const FIRST_PERIOD: Duration = Duration::from_millis(100);
+/// For so long the kubelet, which systemd starts behind this program, is kept waiting for a supervisor.
+const KEEPS_WAITING: Duration = Duration::from_secs(30);
 /// For how long what a supervisor said last holds: it is away for a moment when it is upgraded.
 const HOLDS: Duration = Duration::from_secs(10);
 /// It answers within milliseconds, or is stuck.
@@ -78,8 +82,7 @@ async fn until_told(work: impl Future<Output = ()>) -> std::io::Result<()> {
 async fn run(arguments: Arguments) {
     let client = Client::new(&arguments.socket).with_timeout(PATIENCE);
     let mut offering = Offering::new(arguments.kubelet, arguments.pod_resources);
-    // A service manager that does not listen loses nothing but its own view.
-    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let (began, mut is_ready) = (Instant::now(), false);
     loop {
         let client = client.clone();
         let counts = tokio::task::spawn_blocking(move || client.get::<Counts>("/v1/counts")).await;
@@ -88,7 +91,13 @@ async fn run(arguments: Arguments) {
             Ok(Err(cause)) => offering.hears_nothing(&cause.sentence()),
             Err(cause) => offering.hears_nothing(&cause.to_string()),
         }
-        sleep(PERIOD).await;
+        let has_heard = offering.heard.is_some();
+        if !is_ready && (has_heard || began.elapsed() >= KEEPS_WAITING) {
+            // A service manager that does not listen loses nothing but its own view.
+            let _ = sd_notify::notify(&[NotifyState::Ready]);
+            is_ready = true;
+        }
+        sleep(if has_heard { PERIOD } else { FIRST_PERIOD }).await;
     }
 }
 

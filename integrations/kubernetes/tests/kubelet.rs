@@ -10,11 +10,12 @@ use gpool_kubernetes::kubelet::{
 };
 use gpool_protocol::Seal;
 use std::io::{Read, Write};
-use std::os::unix::net::UnixListener as BlockingListener;
+use std::os::unix::net::{UnixDatagram, UnixListener as BlockingListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, watch};
 use tokio::time::timeout;
@@ -34,11 +35,19 @@ impl Program {
     }
 
     fn start_with_log(directory: &Path, log: Stdio) -> Self {
+        Self(Self::command(directory).stderr(log).spawn().unwrap())
+    }
+
+    /// Under a service manager that listens there.
+    fn start_under(directory: &Path, manager: &str) -> Self {
+        Self(Self::command(directory).env("NOTIFY_SOCKET", directory.join(manager)).spawn().unwrap())
+    }
+
+    fn command(directory: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_gpool-device-plugin"));
-        command.stderr(log);
         command.arg("--kubelet").arg(directory).arg("--socket").arg(directory.join("gpool.sock"));
         command.arg("--pod-resources").arg(directory.join(RESOURCES));
-        Self(command.spawn().unwrap())
+        command
     }
 }
 
@@ -271,6 +280,40 @@ async fn a_kubelet_is_told_first_and_asked_then() {
     told.send_replace(true);
     let mut list = plugin.list_and_watch(Empty {}).await.unwrap().into_inner();
     assert_eq!(healthy(&list.message().await.unwrap().unwrap()), ["7"]);
+}
+
+/// A kubelet that systemd starts behind the program finds it with something to present, and no second late.
+#[tokio::test]
+async fn it_is_ready_when_the_supervisor_has_answered_and_asks_often_until_then() {
+    const REFUSED: usize = 5;
+    let directory = tempfile::tempdir().unwrap();
+    let manager = UnixDatagram::bind(directory.path().join("manager.sock")).unwrap();
+    manager.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (listener, (asked, times)) = (BlockingListener::bind(directory.path().join("gpool.sock")).unwrap(), channel());
+    let _program = Program::start_under(directory.path(), "manager.sock");
+    std::thread::spawn(move || {
+        for (place, stream) in listener.incoming().enumerate() {
+            let _ = asked.send(Instant::now());
+            let mut stream = stream.unwrap();
+            let _ = stream.read(&mut [0; 1024]);
+            // As one that systemd is about to start, of which nothing but the socket is there.
+            if place >= REFUSED {
+                let body = r#"{"percent": {"all": 100, "available": 100}}"#;
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len());
+            }
+        }
+    });
+    let mut told = String::new();
+    while !told.contains("READY=1") {
+        let mut message = [0; 4096];
+        let length = manager.recv(&mut message).unwrap();
+        told += str::from_utf8(&message[..length]).unwrap();
+    }
+    let before = told.split("READY=1").next().unwrap();
+    assert!(before.ends_with("STATUS=100 of 100 gpool.io/percent\n"), "{told}");
+    let times: Vec<Instant> = (0..REFUSED + 2).map(|_| times.recv_timeout(PATIENCE).unwrap()).collect();
+    let (refused, answered) = (times[REFUSED] - times[0], times[REFUSED + 1] - times[REFUSED]);
+    assert!(refused < answered, "asked {REFUSED} times in vain in {refused:?}, and once more after {answered:?}");
 }
 
 /// After a boot the socket of the kubelet before it lies there, to which nobody listens.
