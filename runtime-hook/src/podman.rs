@@ -11,8 +11,9 @@ const OWN_MARK: &str = "io.podman.annotations.privileged";
 const MANAGER: &str = "io.container.manager";
 /// Podman's mark of a container that is removed when it ends (`--rm`), as `TRUE`.
 const REMOVED_MARK: &str = "io.podman.annotations.autoremove";
-/// What every container of podman has mounted, from a folder that its id names: `.../ID/userdata/.containerenv`.
-const CONTAINER_ENV: &str = "/run/.containerenv";
+/// What podman mounts into a container from a folder that the container's own id names: `.../ID/userdata/.containerenv`. The first it leaves
+/// out where anything is mounted on /run, as in one that is read-only; others, as /etc/resolv.conf, may be of another one's in its pod.
+const OWN_FILES: [&str; 2] = ["/run/.containerenv", "/etc/hostname"];
 
 /// Whether the engine is a podman that may have copied these annotations from the image.
 ///
@@ -43,18 +44,23 @@ pub fn container_id(spec: &Value) -> Option<ContainerId> {
     of_cgroup(spec).or_else(|| of_mounts(spec)).map(|id| ContainerId(id.to_owned()))
 }
 
-/// `PARENT/libpod-ID`, or `SLICE:libpod:ID` where systemd makes cgroups.
+/// `PARENT/libpod-ID`, or `SLICE:libpod:ID` where systemd makes cgroups. `UNIT/libpod-payload-ID` below a unit's own cgroup, which podman
+/// has divided (`--cgroups=split`, as every Quadlet has it).
 fn of_cgroup(spec: &Value) -> Option<&str> {
     let path = spec["linux"]["cgroupsPath"].as_str()?;
-    let (_, id) = path.rsplit_once("/libpod-").or_else(|| path.rsplit_once(":libpod:"))?;
+    let mut forms = ["/libpod-payload-", "/libpod-", ":libpod:"].into_iter();
+    let (_, id) = forms.find_map(|form| path.rsplit_once(form))?;
     is_id(id).then_some(id)
 }
 
 /// For a container without a cgroup of its own.
 fn of_mounts(spec: &Value) -> Option<&str> {
-    let mut mounts = spec["mounts"].as_array().into_iter().flatten();
-    let source = mounts.find(|mount| mount["destination"] == CONTAINER_ENV)?["source"].as_str()?;
-    let folder = Path::new(source).parent().filter(|folder| folder.ends_with("userdata"))?;
+    let mounts = spec["mounts"].as_array()?;
+    OWN_FILES.iter().find_map(|file| of_mount(mounts.iter().find(|mount| mount["destination"] == *file)?))
+}
+
+fn of_mount(mount: &Value) -> Option<&str> {
+    let folder = Path::new(mount["source"].as_str()?).parent().filter(|folder| folder.ends_with("userdata"))?;
     folder.parent()?.file_name()?.to_str().filter(|id| is_id(id))
 }
 
@@ -72,20 +78,32 @@ mod tests {
 
     #[test]
     fn the_id_is_found_on_every_layout() {
-        let folder = format!("/run/containers/storage/overlay-containers/{ID}/userdata/.containerenv");
-        for spec in [
-            json!({"linux": {"cgroupsPath": format!("/libpod_parent/libpod-{ID}")}}),
-            json!({"linux": {"cgroupsPath": format!("machine.slice:libpod:{ID}")}}),
+        let userdata = format!("/run/containers/storage/overlay-containers/{ID}/userdata");
+        let in_cgroup = |path: &str| json!({"linux": {"cgroupsPath": path}});
+        let mounted = |file: &str, source: &str| {
             json!({"linux": {"cgroupsPath": ""}, "mounts": [{"destination": "/proc"},
-                   {"destination": CONTAINER_ENV, "source": folder}]}),
+                   {"destination": "/run", "source": "tmpfs"}, {"destination": file, "source": source}]})
+        };
+        let other = format!("/run/containers/storage/overlay-containers/{}/userdata", ID.replace('b', "a"));
+        for spec in [
+            in_cgroup(&format!("/libpod_parent/libpod-{ID}")),
+            in_cgroup(&format!("machine.slice:libpod:{ID}")),
+            in_cgroup(&format!("/system.slice/trainer.service/libpod-payload-{ID}")),
+            in_cgroup(&format!("/system.slice/libpod-payload-a.service/libpod-payload-{ID}")),
+            mounted("/run/.containerenv", &format!("{userdata}/.containerenv")),
+            mounted("/etc/hostname", &format!("{userdata}/hostname")),
         ] {
             assert_eq!(container_id(&spec), Some(ContainerId(ID.into())), "{spec}");
         }
         for spec in [
             json!({}),
-            json!({"linux": {"cgroupsPath": "/docker/abc"}}),
-            json!({"linux": {"cgroupsPath": "/libpod_parent/libpod-../../x"}}),
-            json!({"mounts": [{"destination": CONTAINER_ENV, "source": format!("/somewhere/{ID}/else")}]}),
+            in_cgroup("/docker/abc"),
+            in_cgroup("/libpod_parent/libpod-../../x"),
+            in_cgroup("/system.slice/trainer.service/libpod-payload-../x"),
+            mounted("/run/.containerenv", &format!("/somewhere/{ID}/else")),
+            // The folder of the one whose network it has.
+            mounted("/etc/resolv.conf", &format!("{other}/resolv.conf")),
+            mounted("/etc/hostname", "/etc/hostname"),
         ] {
             assert_eq!(container_id(&spec), None, "{spec}");
         }
