@@ -287,7 +287,7 @@ fn is_in_a_lease(pid: HostPid, is_leased: impl FnOnce(&str) -> bool) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::lease::sample;
     use std::sync::LazyLock;
@@ -299,13 +299,18 @@ mod tests {
         Peer { uid, subordinate, groups, administrators, process, in_lease, gid_of, is_account: |_| false }
     }
 
+    /// A process of that user's, which is in the group 7.
+    pub(in super::super) fn of_member(uid: u32, gid_of: fn(&str) -> Option<u32>) -> Peer {
+        Peer { groups: vec![7], ..of_user(uid, gid_of) }
+    }
+
     #[test]
     fn one_user_with_thousands_of_ids_is_one() {
         let policy = Policy { rootless_group: "gpool-users".to_owned(), ..Policy::default() };
         let member = |uid| {
             let gid_of = |group: &str| (group == "gpool-users").then_some(7);
             let subordinate = Range::read("alice:100000:65536");
-            Peer { subordinate, groups: vec![7], ..of_user(uid, gid_of) }
+            Peer { subordinate, ..of_member(uid, gid_of) }
         };
         let refused = member(100_005).must_start(&policy).unwrap_err().to_string();
         let is_told = refused.contains("user 100005") && refused.contains("start it as alice [GPOOL-E401]");

@@ -4,6 +4,9 @@
 use gpool_configuration::Policy;
 use gpool_protocol::{Class, ErrorBody, ErrorCode, LeaseRequest, LeaseUpdate, Mode, Priority, Request};
 
+/// The id of a sandbox, as containerd and CRI-O make one; a namespace has fewer.
+const SANDBOX_CHARACTERS: usize = 64;
+
 /// # Errors
 /// Names the first key that is beyond what `[policy.env]` allows.
 pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<(), ErrorBody> {
@@ -40,6 +43,14 @@ pub fn check_request(policy: &Policy, uid: u32, asked: &LeaseRequest) -> Result<
         ));
     }
     Ok(())
+}
+
+/// Leaves out of a request what its user says of whose pod the container is: that is the word of an engine of his own, and bills go by
+/// it. By its place in a pod it comes back to its own place alone; what could be read as a namespace is none either.
+pub fn without_doubtful_pod(asked: &mut LeaseRequest) {
+    let is_of_engine = |id: &str| id.len() == SANDBOX_CHARACTERS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    asked.pod = None;
+    asked.in_pod = asked.in_pod.take().filter(|place| is_of_engine(&place.sandbox_id));
 }
 
 /// Of a lease that runs as well: what may not be asked for at the start is not had by a change.

@@ -240,6 +240,9 @@ fn readable(request: &Request, peer: &Peer, policy: &Policy) -> Result<LeaseRequ
     asked.in_pod.as_ref().map_or(Ok(()), PodPlace::check)?;
     asked.pod.as_ref().map_or(Ok(()), PodName::check)?;
     lease::without_doubtful_dir(&mut asked, peer.uid);
+    if peer.confined_to().is_some() {
+        ordinary::without_doubtful_pod(&mut asked);
+    }
     Ok(asked)
 }
 
@@ -419,6 +422,7 @@ fn has_gone(stream: &UnixStream) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::authority::tests::of_member;
     use super::*;
 
     #[test]
@@ -429,6 +433,29 @@ mod tests {
         assert!(!has_gone(&ours));
         drop(theirs);
         assert!(has_gone(&ours));
+    }
+
+    /// A namespace is billed by it.
+    #[test]
+    fn whose_pod_it_is_says_who_administers_alone() {
+        let policy = Policy { rootless_group: "gpool-users".to_owned(), ..Policy::default() };
+        let said = |peer: &Peer, sandbox_id: &str| {
+            let body = format!(
+                r#"{{"container_id":"c","request":{{"fraction_permille":300}},"in_pod":{{"sandbox_id":"{sandbox_id}",
+                "container_name":"web"}},"pod":{{"namespace":"ml","pod":"a","container":"web"}}}}"#
+            );
+            let (method, path, query) = ("POST".to_owned(), "/v1/leases".to_owned(), String::new());
+            let asked = readable(&Request { method, path, query, body: body.into() }, peer, &policy).unwrap();
+            (asked.pod.map(|pod| pod.namespace), asked.in_pod.map(|place| place.sandbox_id))
+        };
+        let (ml, id) = (Some("ml".to_owned()), "3f".repeat(32));
+        let user = of_member(1000, |group| (group == "gpool-users").then_some(7));
+        let operator = of_member(1000, |group| (group == "gpu-operators").then_some(7));
+        for administrator in [operator, of_member(0, |_| None)] {
+            assert_eq!(said(&administrator, "sandbox"), (ml.clone(), Some("sandbox".to_owned())));
+        }
+        // Where no name is known bills have this in its place.
+        assert_eq!((said(&user, "ml"), said(&user, &id)), ((None, None), (None, Some(id.clone()))));
     }
 
     #[test]
