@@ -1,6 +1,7 @@
 //! What the manifest of the packages says twice, because its readers want it so, is the same both times.
 
 use serde_json::Value;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -82,6 +83,76 @@ fn a_package_of_a_later_commit_is_newer() {
         let status = Command::new("dpkg").args(["--compare-versions", pair[0], "lt", pair[1]]).status();
         assert!(status.is_ok_and(|status| status.success()), "{pair:?}");
     }
+}
+
+/// What a script leaves in the place of gpool-runtime.
+fn left(script: &str) -> String {
+    let text = std::fs::read_to_string(packaging().join(script)).unwrap();
+    text.split_once("<< 'END'\n").unwrap().1.split_once("END\n").unwrap().0.to_owned()
+}
+
+/// An engine that has not been restarted calls it for new containers as well: those with a share would run without a GPU.
+#[test]
+fn what_a_removal_leaves_stops_containers_and_makes_none_with_a_share() {
+    let text = left("debian/postrm");
+    assert_eq!(text, left("rpm/postun"));
+    let variables = gpool_configuration::REQUEST_KEYS.map(|key| key.to_uppercase().replace('-', "_")).join("|");
+    assert!(text.contains(&format!("GPOOL_({variables})=")), "variables are {variables}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let (runtime, low_level) = (directory.path().join("gpool-runtime"), directory.path().join("low level"));
+    std::fs::write(&runtime, text.replace("LOW_LEVEL", low_level.to_str().unwrap())).unwrap();
+    std::fs::write(&low_level, "#!/bin/sh\nprintf '%s|' \"$@\"\n").unwrap();
+    std::fs::set_permissions(&low_level, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let config = |folder: &str, text: &str| {
+        std::fs::create_dir(directory.path().join(folder)).unwrap();
+        std::fs::write(directory.path().join(folder).join("config.json"), text).unwrap();
+    };
+    config(
+        "plain",
+        r#"{"process":{"env":["PATH=/bin","GPOOL_SERVICE_HOST=10.0.0.1","GPOOL_PORT=tcp://10.0.0.1:80"]}}"#,
+    );
+    config("marked", r#"{"annotations":{"gpool.io/injected":"01LEASE"}}"#);
+    config("noted", r#"{"annotations":{"gpool.io/injected":"01LEASE","gpool.io/fraction.web": "0.3"}}"#);
+    config("counted", r#"{"annotations":{"gpool.io\/resource":"percent=30"}}"#);
+    config("create", "{\n\"process\": {\"env\": [\n\"GPOOL_MIN_MEMORY=4GiB\"\n]}}");
+    let calls = |folder: &str, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        command.arg(&runtime).args(arguments).current_dir(directory.path().join(folder));
+        let output = command.output().unwrap();
+        let words = String::from_utf8(output.stderr).unwrap();
+        match output.status.success() {
+            true => Ok(String::from_utf8(output.stdout).unwrap()),
+            false => Err(words),
+        }
+    };
+    let passes = |folder: &str, arguments: &[&str]| {
+        let as_they_came = arguments.iter().map(|word| format!("{word}|")).collect();
+        assert_eq!(calls(folder, arguments), Ok(as_they_came), "{folder}");
+    };
+    passes("plain", &["--root", "/run/a b", "create", "--bundle", ".", "id"]);
+    passes("marked", &["create", "id"]);
+    passes("noted", &["--log", "create", "--root=/run", "delete", "--force", "create"]);
+    passes("noted", &["--root", "run", "state", "id"]);
+    passes("noted", &["exec", "--process", "p", "run"]);
+    passes("noted", &["--version"]);
+    passes("noted", &["run", "-b=../plain", "id"]);
+    for (folder, arguments) in [
+        ("noted", &["create", "id"][..]),
+        ("plain", &["--root", "state", "create", "--bundle", "../noted", "--pid-file", "p", "id"]),
+        ("plain", &["run", "--bundle=../counted", "id"]),
+        ("plain", &["--systemd-cgroup", "create", "-b", "../create", "id"]),
+    ] {
+        let words = calls(folder, arguments).unwrap_err();
+        assert!(words.starts_with("gpool was removed") && words.lines().count() == 1, "{words}");
+    }
+    // containerd and conmon show what stands there, and nothing of what is on stderr.
+    calls("noted", &["--log", "../log.json", "--log-format", "json", "create", "id"]).unwrap_err();
+    let line: Value =
+        serde_json::from_str(&std::fs::read_to_string(directory.path().join("log.json")).unwrap()).unwrap();
+    let time = line["time"].as_str().unwrap();
+    assert!(line["level"] == "error" && line["msg"].as_str().unwrap().contains("was removed"), "{line}");
+    assert!(time.len() == 20 && time.ends_with('Z') && time.contains('T'), "{line}");
 }
 
 #[test]

@@ -86,7 +86,7 @@ fn erased(booted: &Booted, tenants: &Tenants<'_>) -> Result<()> {
     ensure(daemon_json == super::life::DAEMON_JSON, || format!("Docker's configuration is {daemon_json}"))?;
     let saved = fs::read_to_string(booted.path(&format!("{CONFIGURATION}.rpmsave")));
     ensure(saved.is_ok_and(|text| text == WRITTEN), || "what a person wrote is gone".to_owned())?;
-    booted.sh("! systemctl --quiet is-active gpool-supervisor.service && test -L /usr/bin/gpool-runtime")?;
+    booted.sh("! systemctl --quiet is-active gpool-supervisor.service && test -x /usr/bin/gpool-runtime")?;
     // What the package of the simulated GPU has there is not the .rpm's.
     let left = booted
         .sh("find /usr /etc -xdev -name '*gpool*' -not -path '*gpool-simulated-gpu*' -not -name '*gpool-simgpu*' \
