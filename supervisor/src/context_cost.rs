@@ -7,7 +7,7 @@
 use crate::device::Occupancy;
 use crate::lease::{Holding, Leases};
 use crate::procfs::ProcessName;
-use crate::unlisted::Unlisted;
+use crate::unlisted::{Knowledge, Unlisted};
 use gpool_policy::TenantId;
 use gpool_protocol::{GpuUuid, HostPid};
 use std::collections::BTreeMap;
@@ -80,6 +80,8 @@ pub struct ContextCosts {
     shown: Vec<BTreeMap<TenantId, u64>>,
     /// On which GPU that was: an instance that is gone leaves its place to another.
     uuids: Vec<Option<GpuUuid>>,
+    /// Whether that was without what NVML lists for nobody.
+    is_bare: Vec<bool>,
     unlisted: Unlisted,
 }
 
@@ -87,7 +89,7 @@ impl ContextCosts {
     /// Nothing is known yet of so many GPUs.
     pub fn new(gpus: usize, configured_bytes: u64) -> Self {
         let (shown, uuids) = (vec![BTreeMap::new(); gpus], vec![None; gpus]);
-        Self { configured_bytes, shown, uuids, unlisted: Unlisted::new(gpus) }
+        Self { configured_bytes, shown, uuids, is_bare: vec![false; gpus], unlisted: Unlisted::new(gpus) }
     }
 
     /// Adds to what NVML lists for the processes of GPU `gpu` what their contexts take beside that. Who is listed has one, also
@@ -103,12 +105,17 @@ impl ContextCosts {
     /// Takes what NVML, asked between the two looks at the claims, says of GPU `gpu`.
     pub fn learn(&mut self, leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupancy: &Occupancy) {
         self.begin_on(gpu, &leases.gpus()[gpu].uuid);
-        if !self.unlisted.is_known(gpu) {
+        let knowledge = self.unlisted.knowledge(gpu);
+        if knowledge == Knowledge::Early {
             // The least that a lease has shown stays: it must not be too little.
             return;
         }
+        let was_too_little = self.note_knowledge(gpu, knowledge);
         let mut book = leases.book();
         for lease in book.leases.values_mut().filter(|lease| lease.place_of(gpu).is_some()) {
+            if was_too_little {
+                lease.context_cost = None;
+            }
             for name in lease.processes.values().map(|process| process.watched.name) {
                 let Some(used_bytes) = occupancy.bytes_of(name.pid) else { continue };
                 let Some(shown) = context_cost(before.get(&name), after.get(&name), used_bytes) else { continue };
@@ -127,8 +134,20 @@ impl ContextCosts {
     fn begin_on(&mut self, gpu: usize, uuid: &GpuUuid) {
         if self.uuids[gpu].as_ref() != Some(uuid) {
             self.shown[gpu].clear();
+            self.is_bare[gpu] = false;
             self.uuids[gpu] = Some(uuid.clone());
         }
+    }
+
+    /// Takes what is known of what NVML lists for nobody. Whether all that was shown until now was without that, and this is with it:
+    /// then it was too little, and is forgotten, as the least that was shown would stay for good.
+    fn note_knowledge(&mut self, gpu: usize, knowledge: Knowledge) -> bool {
+        let was_bare = std::mem::replace(&mut self.is_bare[gpu], knowledge == Knowledge::Untold);
+        let was_too_little = was_bare && knowledge == Knowledge::Told;
+        if was_too_little {
+            self.shown[gpu].clear();
+        }
+        was_too_little
     }
 
     fn note(&mut self, gpu: usize, tenant: TenantId, cost: u64) {
@@ -263,5 +282,19 @@ mod tests {
         assert_eq!(costs.of_a_new_lease(0), 200 * MIB);
         costs.begin_on(0, &uuid("MIG-b"));
         assert_eq!(costs.of_a_new_lease(0), 512 * MIB, "another instance has its place");
+    }
+
+    #[test]
+    fn what_was_shown_without_what_is_listed_for_nobody_is_not_the_least_for_good() {
+        let mut costs = ContextCosts::new(1, 512 * MIB);
+        let show = |costs: &mut ContextCosts, mib: u64| (1..=3).for_each(|its| costs.note(0, TenantId(its), mib * MIB));
+        assert!(!costs.note_knowledge(0, Knowledge::Untold));
+        show(&mut costs, 520);
+        assert!(costs.note_knowledge(0, Knowledge::Told) && !costs.note_knowledge(0, Knowledge::Told));
+        show(&mut costs, 529);
+        assert_eq!(costs.of_a_new_lease(0), 529 * MIB);
+        assert!(!costs.note_knowledge(0, Knowledge::Told));
+        show(&mut costs, 540);
+        assert_eq!(costs.of_a_new_lease(0), 529 * MIB, "the least of those that were with it stays");
     }
 }

@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, VecDeque};
 const MOST_BYTES: u64 = 32 << 20;
 /// Looks that are remembered of each number of contexts; their median is taken.
 const LOOKS: usize = 15;
-/// How many looks later one is forgotten all the same, ten minutes as a rule: what it showed may be over.
+/// How many looks later one is forgotten all the same, ten minutes as a rule: what it showed may be over. Those that do not tell
+/// are none of these: as long as nothing else is seen, what was seen last is the best that is known.
 const FORGOTTEN: u64 = 600;
 /// More contexts than this are like so many, of all processes and of one, whose word it is.
 const MOST_CONTEXTS: u64 = 8;
@@ -28,12 +29,13 @@ struct Seen {
     idle_bytes: u64,
     /// By how many contexts there were: the newest looks, by number.
     looks: BTreeMap<u64, VecDeque<Look>>,
-    /// Looks until now.
-    count: u64,
+    /// Looks until now that have told something, and those that have not.
+    told: u64,
+    untold: usize,
 }
 
-/// The number of a look, and what it showed in bytes for each context; none of one that does not tell.
-type Look = (u64, Option<u64>);
+/// The number of a look that has told something, and what it showed in bytes for each context.
+type Look = (u64, u64);
 
 impl Seen {
     /// The most that has been seen: the first context takes more than those beside it, and any may be alone.
@@ -42,24 +44,40 @@ impl Seen {
     }
 
     fn note(&mut self, contexts: u64, bytes: Option<u64>) {
-        self.count += 1;
-        let (number, looks) = (self.count, self.looks.entry(contexts.min(MOST_CONTEXTS)).or_default());
-        // One that does not tell takes no other one's place.
-        if bytes.is_some() || looks.len() < LEAST_LOOKS {
-            looks.push_back((number, bytes));
-            looks.drain(..looks.len().saturating_sub(LOOKS));
-        }
+        let Some(bytes) = bytes else {
+            self.untold = self.untold.saturating_add(1);
+            return;
+        };
+        self.told += 1;
+        let (number, looks) = (self.told, self.looks.entry(contexts.min(MOST_CONTEXTS)).or_default());
+        looks.push_back((number, bytes));
+        looks.drain(..looks.len().saturating_sub(LOOKS));
         for looks in self.looks.values_mut() {
             looks.retain(|(at, _)| number - at < FORGOTTEN);
         }
+    }
+
+    fn is_told(&self) -> bool {
+        self.looks.values().any(|looks| looks.len() >= LEAST_LOOKS)
     }
 }
 
 /// None are as good as zero before there are enough.
 fn median(looks: &VecDeque<Look>) -> u64 {
-    let mut sorted: Vec<u64> = looks.iter().filter_map(|(_, bytes)| *bytes).collect();
+    let mut sorted: Vec<u64> = looks.iter().map(|(_, bytes)| *bytes).collect();
     sorted.sort_unstable();
     if sorted.len() < LEAST_LOOKS { 0 } else { sorted[sorted.len() / 2] }
+}
+
+/// What is known of a GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Knowledge {
+    /// Too little has been seen.
+    Early,
+    /// Looks have told nothing, as where managed memory is: what NVML lists for a process is all that is known of it.
+    Untold,
+    /// What a context takes beside that.
+    Told,
 }
 
 /// What was seen of each GPU.
@@ -105,9 +123,13 @@ impl Unlisted {
         }
     }
 
-    /// Whether as much has been seen of GPU `gpu` as is needed: what a context costs can be learnt.
-    pub fn is_known(&self, gpu: usize) -> bool {
-        self.0.get(gpu).is_some_and(|seen| seen.looks.values().any(|looks| looks.len() >= LEAST_LOOKS))
+    /// What is known of GPU `gpu`.
+    pub fn knowledge(&self, gpu: usize) -> Knowledge {
+        match self.0.get(gpu) {
+            Some(seen) if seen.is_told() => Knowledge::Told,
+            Some(seen) if seen.untold >= LEAST_LOOKS => Knowledge::Untold,
+            _ => Knowledge::Early,
+        }
     }
 }
 
@@ -152,8 +174,12 @@ mod tests {
         let mut unlisted = Unlisted::new(1);
         let of_two = || occupancy(1067, &[(1, 520), (100, 520)]);
         assert_eq!([(); 2].map(|()| held(&mut unlisted, "a", of_two())), [520, 520]);
-        assert!(!unlisted.is_known(0));
-        assert_eq!((held(&mut unlisted, "a", of_two()), unlisted.is_known(0)), (529, true), "after some looks");
+        assert_eq!(unlisted.knowledge(0), Knowledge::Early);
+        assert_eq!(
+            (held(&mut unlisted, "a", of_two()), unlisted.knowledge(0)),
+            (529, Knowledge::Told),
+            "after some looks"
+        );
         assert_eq!(held(&mut unlisted, "a", occupancy(538, &[(100, 520)])), 538, "a new one at once");
         (0..LEAST_LOOKS).for_each(|_| _ = held(&mut unlisted, "a", occupancy(533, &[(7, 520)])));
         assert_eq!(held(&mut unlisted, "a", of_two()), 533, "one that is alone takes more");
@@ -179,7 +205,30 @@ mod tests {
         assert_eq!((see(true, 900), see(true, 500)), (529, 529), "more than a context's; less than is listed");
         (0..LOOKS).for_each(|_| assert_eq!(see(true, 900), 529));
         (0..FORGOTTEN).for_each(|_| _ = see(true, 900));
-        assert_eq!(see(true, 529), 520, "nothing was shown for long: nothing is charged");
+        assert_eq!(see(true, 900), 529, "nothing was shown for long: what was seen last is all that is known");
+    }
+
+    #[test]
+    fn what_was_seen_is_forgotten_once_other_looks_have_told_for_long() {
+        let mut unlisted = Unlisted::new(1);
+        (0..5).for_each(|_| _ = held(&mut unlisted, "a", occupancy(529, &[(1, 520)])));
+        let of_two = || occupancy(1044, &[(1, 520), (2, 520)]);
+        (0..FORGOTTEN - 10).for_each(|_| assert_eq!(held(&mut unlisted, "a", of_two()), 529));
+        (0..10).for_each(|_| _ = held(&mut unlisted, "a", of_two()));
+        assert_eq!(held(&mut unlisted, "a", of_two()), 522);
+    }
+
+    #[test]
+    fn looks_that_tell_nothing_are_known_for_that() {
+        let mut unlisted = Unlisted::new(1);
+        let mut see = |is_exact| {
+            let mut occupancy = occupancy(529, &[(1, 520)]);
+            unlisted.attribute((0, &GpuUuid("a".to_owned())), &mut occupancy, |_| 1, is_exact);
+            unlisted.knowledge(0)
+        };
+        assert_eq!([(); 3].map(|()| see(false)), [Knowledge::Early, Knowledge::Early, Knowledge::Untold]);
+        assert_eq!([(); 3].map(|()| see(true)), [Knowledge::Untold, Knowledge::Untold, Knowledge::Told]);
+        (0..2 * FORGOTTEN).for_each(|_| assert_eq!(see(false), Knowledge::Told));
     }
 
     #[test]
