@@ -18,6 +18,7 @@ mod leases;
 mod mig;
 mod overflow;
 mod overrides;
+mod processes;
 mod queue;
 mod quota;
 mod reservation;
@@ -50,6 +51,7 @@ pub use leases::LeasesOptions;
 pub use mig::{MigVerb, Plan, Wanted};
 pub use overflow::{OverflowVerb, WatchOptions};
 pub use overrides::{OverrideVerb, OverrideWhom};
+pub use processes::ProcessSort;
 pub use queue::QueueVerb;
 pub use quota::QuotaVerb;
 pub use reservation::ReservationVerb;
@@ -93,9 +95,13 @@ pub enum Verb {
         /// Which of them
         #[command(flatten)]
         whose: LeasesOptions,
-        /// List processes that use GPUs in place of leases: of containers with shims, past an MPS server, and without a lease
+        /// List processes that use GPUs, and what each holds, in place of leases: of containers with shims, past an MPS server, and
+        /// without a lease
         #[arg(long, conflicts_with_all = ["quiet", "team", "user", "gpu"])]
         processes: bool,
+        /// With --processes, in which order; otherwise by their pids
+        #[arg(long, value_enum, value_name = "WHAT", requires = "processes")]
+        sort: Option<ProcessSort>,
         /// How to print
         #[arg(long, value_enum, default_value_t)]
         format: Format,

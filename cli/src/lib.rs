@@ -58,7 +58,7 @@ fn execute(mut arguments: Arguments) -> Result<(), Failure> {
     let client = arguments.client();
     container_names::replace(&client, arguments.verb.ids())?;
     match arguments.verb {
-        Verb::Ps { processes: true, format, .. } => commands::processes::run(&client, format),
+        Verb::Ps { processes: true, sort, format, .. } => commands::processes::run(&client, sort, format),
         Verb::Ps { quiet, whose, format, .. } => commands::ps::run(&client, &whose, quiet, format),
         Verb::Top(options) => commands::top::run(&client, &options),
         Verb::Stats(options) => commands::stats::run(&client, &options),

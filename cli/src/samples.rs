@@ -1,6 +1,6 @@
 //! What tests begin with.
 
-use gpool_protocol::{GpuUuid, GpuView};
+use gpool_protocol::{ContainerId, GpuUuid, GpuView, GuardedProcess, HostPid, LeaseId};
 
 /// A GPU that nobody uses.
 pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
@@ -28,5 +28,20 @@ pub fn gpu(index: u32, name: &str, memory_total_bytes: u64) -> GpuView {
         closed_for: None,
         health: None,
         kernel_ns: 0,
+    }
+}
+
+/// A process that is registered, of a container's only lease.
+pub fn guarded(pid: u32, container: &str) -> GuardedProcess {
+    GuardedProcess {
+        lease_id: LeaseId("01J".into()),
+        container_id: ContainerId(container.into()),
+        pid: HostPid(pid),
+        name: "python3".into(),
+        is_registered: true,
+        libraries: Vec::new(),
+        finding: None,
+        memory_charged_bytes: None,
+        memory_nvml_bytes: None,
     }
 }

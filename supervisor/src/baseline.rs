@@ -243,6 +243,7 @@ mod tests {
             used_bytes: 0,
             is_still: true,
             by_process: pids.iter().map(|pid| (HostPid(*pid), u64::from(*pid) * 100)).collect(),
+            listed: BTreeMap::new(),
             present: pids.iter().map(|pid| HostPid(*pid)).collect(),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,

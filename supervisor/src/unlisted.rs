@@ -155,6 +155,7 @@ mod tests {
             used_bytes: used_mib * MIB,
             is_still: true,
             by_process: processes.iter().map(|(pid, mib)| (HostPid(*pid), mib * MIB)).collect(),
+            listed: BTreeMap::new(),
             present: processes.iter().map(|(pid, _)| HostPid(*pid)).collect(),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,

@@ -208,6 +208,15 @@ fn an_interval_is_not_so_short_that_it_loads_the_host() {
 }
 
 #[test]
+fn processes_have_an_order_of_their_own() {
+    let Verb::Ps { processes, sort, .. } = parsed("gpool ps --processes --sort container").unwrap().verb else {
+        panic!("no ps");
+    };
+    assert_eq!((processes, sort), (true, Some(ProcessSort::Container)));
+    assert!(parsed("gpool ps --sort memory").is_err(), "leases have none");
+}
+
+#[test]
 fn the_queue_is_looked_at_and_waited_in() {
     assert!(matches!(parsed("gpool queue ls").unwrap().verb, Verb::Queue { verb: QueueVerb::Ls { .. } }));
     let Verb::Queue { verb: QueueVerb::Cancel { ids } } = parsed("gpool queue cancel a b").unwrap().verb else {

@@ -1,8 +1,8 @@
 use super::*;
 use gpool_protocol::{
-    BuildId, ContainerId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess,
-    HealthFinding, HostPid, LeaseId, LeaseView, MappedLibrary, MemoryLimits, MemoryLimitsState, ReservationView,
-    ShimView, SilentGpu, SupervisorInfo, TimeSlices,
+    BuildId, Drain, DrainedGpu, DriverView, ErrorBody, ErrorCode, GpuUuid, GpuView, GuardedProcess, HealthFinding,
+    HostPid, LeaseId, LeaseView, MappedLibrary, MemoryLimits, MemoryLimitsState, ReservationView, ShimView, SilentGpu,
+    SupervisorInfo, TimeSlices,
 };
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -106,12 +106,9 @@ pub(super) fn healthy(root: &Path) -> Surroundings {
     };
     let process = GuardedProcess {
         lease_id: LeaseId("01A".into()),
-        container_id: ContainerId("01A".into()),
-        pid: HostPid(7),
         name: "train".into(),
-        is_registered: true,
         libraries: vec![mapped],
-        finding: None,
+        ..crate::samples::guarded(7, "01A")
     };
     Surroundings {
         root: root.to_owned(),

@@ -19,6 +19,8 @@ pub struct Occupancy {
     pub is_still: bool,
     /// By process, contexts included. Processes whose memory NVML does not tell are left out.
     pub by_process: BTreeMap<HostPid, u64>,
+    /// The same as NVML lists it, without what contexts take beside that.
+    pub listed: BTreeMap<HostPid, u64>,
     /// All processes that have a context.
     pub present: BTreeSet<HostPid>,
     /// Pids that have come to another process since NVML listed them first: what it says of them it says of the one before.
@@ -34,6 +36,11 @@ impl Occupancy {
     /// What the process that has this pid now holds; none if NVML does not tell.
     pub fn bytes_of(&self, pid: HostPid) -> Option<u64> {
         self.by_process.get(&pid).copied().filter(|_| !self.inherited.contains(&pid))
+    }
+
+    /// The same as NVML lists it.
+    pub fn listed_bytes_of(&self, pid: HostPid) -> Option<u64> {
+        self.listed.get(&pid).copied().filter(|_| !self.inherited.contains(&pid))
     }
 
     /// Takes these for pids that have come to other processes. Who does not use a device, as `uses_device` says, has no
@@ -69,17 +76,20 @@ impl NvmlInventory {
         let processes = device.running_compute_processes().map_err(unanswered("a GPU's processes"))?;
         let used_bytes = used_bytes()?;
         let present = processes.iter().map(|process| HostPid(process.pid)).collect();
-        let known = processes.into_iter().filter_map(|process| match process.used_gpu_memory {
-            UsedGpuMemory::Used(bytes) => Some((HostPid(process.pid), bytes)),
-            UsedGpuMemory::Unavailable => None,
-        });
+        let listed: BTreeMap<_, _> = processes
+            .into_iter()
+            .filter_map(|process| match process.used_gpu_memory {
+                UsedGpuMemory::Used(bytes) => Some((HostPid(process.pid), bytes)),
+                UsedGpuMemory::Unavailable => None,
+            })
+            .collect();
         let compute_mode = compute_mode(&device);
         let is_whole = matches!(gpu.kind, Kind::Whole);
         let energy =
             is_whole.then(|| device.total_energy_consumption().ok()).flatten().map(|its| (its, clock::now_ns()));
-        let (is_still, by_process) = (used_bytes == before_bytes, known.collect());
+        let (is_still, by_process) = (used_bytes == before_bytes, listed.clone());
         let inherited = BTreeSet::new();
-        Ok(Occupancy { used_bytes, is_still, by_process, present, inherited, compute_mode, energy })
+        Ok(Occupancy { used_bytes, is_still, by_process, listed, present, inherited, compute_mode, energy })
     }
 }
 
@@ -94,6 +104,7 @@ mod tests {
             used_bytes: 60,
             is_still: true,
             by_process: BTreeMap::from([(shell, 10), (worker, 20), (other, 30)]),
+            listed: BTreeMap::new(),
             present: BTreeSet::from([shell, worker, other]),
             inherited: BTreeSet::new(),
             compute_mode: ComputeMode::Default,

@@ -131,6 +131,8 @@ mod tests {
             is_registered: false,
             libraries: Vec::new(),
             finding: Some("it has not mapped the shim of its container".into()),
+            memory_charged_bytes: None,
+            memory_nvml_bytes: None,
         };
         (child, process)
     }

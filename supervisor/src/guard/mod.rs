@@ -15,6 +15,7 @@ mod outside;
 mod process;
 mod reader;
 mod rounds;
+mod shown;
 mod unregistered;
 
 use crate::cgroup;
@@ -30,18 +31,17 @@ pub use early::EarlyLooks;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, format_bytes};
+use gpool_protocol::{EventKind, GuardedProcess, HostPid, MappedLibrary, format_bytes};
 use outside::Outside;
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
 use rounds::{LookTime, Rounds, Turn};
+pub use shown::with_charges;
+use shown::{listed_bytes, shown};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Instant;
 use unregistered::Unregistered;
-
-/// So many processes of each lease are shown to whoever asks: a container may have any number.
-const SHOWN: usize = 64;
 
 /// Remembers from one look to the next.
 pub struct Guard {
@@ -118,11 +118,12 @@ impl Guard {
             occupancies.iter().flatten().flat_map(|gpu| gpu.present.iter().copied()).collect();
         self.note_contexts(with_context.iter().map(|pid| (*pid, procfs::start_ticks(*pid))), Instant::now());
         self.tell_again(&charges);
-        self.look_at_members(leases, &charges, members, &with_context);
+        let lists = |pid| listed_bytes(occupancies, pid);
+        self.look_at_members(leases, &charges, members, &with_context, lists);
         self.known = members.values().flatten().copied().collect();
         self.look_at_caps(leases, &charges, members, occupancies);
         let leased: BTreeSet<HostPid> = members.values().flatten().copied().collect();
-        self.outside.look(leases, with_context.difference(&leased).copied());
+        self.outside.look(leases, with_context.difference(&leased).copied(), lists);
     }
 
     /// These have a context at `now`, by pid and start time.
@@ -151,6 +152,7 @@ impl Guard {
         charges: &BTreeMap<TenantId, Charge>,
         members: &Members,
         with_context: &BTreeSet<HostPid>,
+        lists: impl Fn(HostPid) -> Option<u64>,
     ) {
         let (mut seen, mut found, mut passed_over) = (Vec::new(), BTreeMap::new(), BTreeSet::new());
         let before = std::mem::take(&mut self.found);
@@ -226,7 +228,7 @@ impl Guard {
         found.extend(kept);
         self.follow(leases, charges, &found, &told);
         self.note_bypassing(leases, &found);
-        *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen));
+        *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen, lists));
         for key in told {
             self.tell(leases, charges, key.0, &found[&key]);
         }
@@ -300,6 +302,8 @@ impl Guard {
             is_registered,
             libraries: look.libraries.iter().map(view).collect(),
             finding: bypass.map(|bypass| in_words(bypass, &look)),
+            memory_charged_bytes: None,
+            memory_nvml_bytes: None,
         };
         // What it had open and what it has mapped may be of two programs, one executed after the other.
         if ProgramMark::has_changed(program, ProgramMark::of(pid)) {
@@ -366,6 +370,8 @@ impl Guard {
             is_registered: false,
             libraries: Vec::new(),
             finding: Some("it has a context of its own beside its MPS server".to_owned()),
+            memory_charged_bytes: None,
+            memory_nvml_bytes: None,
         };
         with_context.filter(is_past).map(seen).collect()
     }
@@ -406,20 +412,6 @@ impl Guard {
         // Until NVML has spoken once, what leases held before is not known.
         self.has_looked |= occupancies.iter().any(Option::is_some);
     }
-}
-
-/// Those that are shown, in their order: of a lease with many those first that go past its shims.
-fn shown(seen: Vec<GuardedProcess>) -> Vec<GuardedProcess> {
-    let mut counts: BTreeMap<LeaseId, usize> = BTreeMap::new();
-    let (found, others): (Vec<_>, Vec<_>) = seen.into_iter().enumerate().partition(|(_, its)| its.finding.is_some());
-    let mut all: Vec<(usize, GuardedProcess)> = found.into_iter().chain(others).collect();
-    all.retain(|(_, process)| {
-        let count = counts.entry(process.lease_id.clone()).or_default();
-        *count += 1;
-        *count <= SHOWN
-    });
-    all.sort_by_key(|(place, _)| *place);
-    all.into_iter().map(|(_, process)| process).collect()
 }
 
 fn in_words(bypass: Bypass, look: &Look) -> String {

@@ -1,8 +1,8 @@
 //! Processes that use a GPU and belong to no lease, and which of them were to have one: by far the most often a container asks for a
 //! share, and nobody has said `--runtime=gpool`.
 
-use super::SHOWN;
 use super::reader::{Reader, Reading};
+use super::shown::SHOWN;
 use crate::cgroup;
 use crate::lease::Leases;
 use crate::procfs::{self, ProcessName, WatchedProcess};
@@ -34,8 +34,13 @@ pub struct Outside {
 }
 
 impl Outside {
-    /// Looks at processes that have a context and were in no lease.
-    pub fn look(&mut self, leases: &Leases, pids: impl Iterator<Item = HostPid>) {
+    /// Looks at processes that have a context and were in no lease, for which NVML `lists` so much.
+    pub fn look(
+        &mut self,
+        leases: &Leases,
+        pids: impl Iterator<Item = HostPid>,
+        lists: impl Fn(HostPid) -> Option<u64>,
+    ) {
         // One that has come into a leased cgroup since its processes were listed is seen there next time.
         let cgroups = leases.book().cgroups();
         let outside = pids.filter_map(|pid| {
@@ -47,7 +52,8 @@ impl Outside {
             (!cgroups.have(pid)).then_some(watched.name)
         });
         self.note(leases, outside.collect());
-        let shown = self.told.values().take(SHOWN).cloned().collect();
+        let with_memory = |its: &OutsideProcess| OutsideProcess { memory_nvml_bytes: lists(its.pid), ..its.clone() };
+        let shown = self.told.values().take(SHOWN).map(with_memory).collect();
         *leases.unleased.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown);
     }
 
@@ -65,6 +71,7 @@ impl Outside {
                 name: procfs::comm(name.pid),
                 cgroup: cgroup::path_of(name.pid).unwrap_or_else(|| "/".to_owned()),
                 asks: self.asks(name),
+                memory_nvml_bytes: None,
             };
             leases.events.note(EventKind::Outside, Default::default(), in_words(&its));
             self.told.insert(name, its);
@@ -90,7 +97,7 @@ impl Outside {
 }
 
 fn in_words(its: &OutsideProcess) -> String {
-    let OutsideProcess { pid, name, cgroup, asks } = its;
+    let OutsideProcess { pid, name, cgroup, asks, .. } = its;
     let told = format!(
         "process {pid} ({name}) of the cgroup {cgroup} uses a GPU without a lease: nothing paces it, and what it holds counts as taken"
     );
@@ -147,6 +154,7 @@ mod tests {
             name: "python3".into(),
             cgroup: "/docker/7".into(),
             asks: asks.map(str::to_owned),
+            memory_nvml_bytes: None,
         };
         let told = in_words(&its(Some("fraction=0.3 memory=4GiB")));
         assert!(told.ends_with(

@@ -1,5 +1,7 @@
+use super::shown::SHOWN;
 use super::*;
-use gpool_protocol::{BuildId, ContainerId, ShimView};
+use gpool_policy::mechanism::ComputeMode;
+use gpool_protocol::{BuildId, ContainerId, LeaseId, ShimView};
 
 fn shim(library: &str, build: &str) -> ShimView {
     ShimView {
@@ -193,11 +195,35 @@ fn of_a_lease_with_many_processes_those_are_shown_that_go_past_its_shims() {
         is_registered: true,
         libraries: Vec::new(),
         finding: finding.map(str::to_owned),
+        memory_charged_bytes: None,
+        memory_nvml_bytes: None,
     };
     let mut seen: Vec<GuardedProcess> = (0..1000).map(|pid| process("01", pid, None)).collect();
     seen.push(process("01", 1000, Some("it has not mapped the shim")));
     seen.push(process("02", 1001, None));
-    let shown: Vec<u32> = shown(seen).iter().map(|process| process.pid.0).collect();
+    let all = shown(seen, |pid| (pid.0 == 1001).then_some(7));
+    let pids: Vec<u32> = all.iter().map(|process| process.pid.0).collect();
     let expected: Vec<u32> = (0..SHOWN as u32 - 1).chain([1000, 1001]).collect();
-    assert_eq!(shown, expected);
+    assert_eq!(pids, expected);
+    let listed = all.iter().filter_map(|process| process.memory_nvml_bytes.map(|bytes| (process.pid.0, bytes)));
+    assert_eq!(listed.collect::<Vec<_>>(), [(1001, 7)]);
+}
+
+#[test]
+fn what_nvml_lists_for_a_process_is_without_what_its_contexts_take_beside_that_and_of_all_gpus() {
+    let on_one = |pid: u32, bytes: u64| Occupancy {
+        used_bytes: 0,
+        is_still: true,
+        by_process: BTreeMap::from([(HostPid(pid), bytes + 9)]),
+        listed: BTreeMap::from([(HostPid(pid), bytes)]),
+        present: BTreeSet::from([HostPid(pid)]),
+        inherited: BTreeSet::new(),
+        compute_mode: ComputeMode::Default,
+        energy: None,
+    };
+    let mut gpus = [Some(on_one(7, 520)), None, Some(on_one(7, 30)), Some(on_one(8, 1))];
+    let listed = |gpus: &[Option<Occupancy>]| [7, 8, 9].map(|pid| listed_bytes(gpus, HostPid(pid)));
+    assert_eq!(listed(&gpus), [Some(550), Some(1), None]);
+    gpus[3].as_mut().unwrap().note_inherited(BTreeSet::from([HostPid(8)]), |_| false);
+    assert_eq!(listed(&gpus), [Some(550), None, None], "that was the one which had the pid before");
 }

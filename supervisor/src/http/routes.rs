@@ -9,6 +9,7 @@ use crate::device::DriverFilesError;
 use crate::drains;
 use crate::events::CHUNK;
 use crate::gpu_tests;
+use crate::guard;
 use crate::lease::{self, Book, Leases, ReadAhead};
 use crate::ledger::{self, BaselineQuestion, EnoughQuestion, Question, Scope};
 use crate::memory_limits;
@@ -120,10 +121,7 @@ fn route(request: &Request, peer: &Peer, leases: &Leases, identity: &Identity) -
             peer.must_administer("reload the configuration")?;
             value(leases.reload(Some(peer.uid))?)
         }
-        ("GET", ["v1", "guard"]) => {
-            let seen = leases.guarded.lock().unwrap_or_else(PoisonError::into_inner).clone();
-            value(&*seen)
-        }
+        ("GET", ["v1", "guard"]) => value(guard::with_charges(leases)),
         ("GET", ["v1", "guard", "outside"]) => {
             let seen = leases.unleased.lock().unwrap_or_else(PoisonError::into_inner).clone();
             value(&*seen)

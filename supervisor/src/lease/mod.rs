@@ -9,6 +9,7 @@ mod capacity;
 mod cgroups;
 mod change;
 mod changes;
+mod charged;
 mod countable;
 mod counted_memory;
 mod deadline;

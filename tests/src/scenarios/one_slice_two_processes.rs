@@ -1,5 +1,5 @@
 //! Two processes in one container, the second through `docker exec` and with two threads: one slice and one memory cap
-//! for all, and NVML in the container shows these two and nobody else.
+//! for all, NVML in the container shows these two and nobody else, and `gpool ps` says what each of them holds.
 
 use super::{finish, wait_for, wait_until_running};
 use crate::failure::{Context, Result, ensure};
@@ -10,6 +10,8 @@ use crate::namespaces::Inside;
 use crate::tenant::{Tenant, monitored};
 use crate::trace::Recorder;
 use gpool_shared_region::ROSTER_OFFSET;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
@@ -34,6 +36,7 @@ fn two_beside_one(host: &Host) -> Result<()> {
     who_looks_around_takes_no_place(host, twofold)?;
     check_what_nvml_shows(host, "--monitor")?;
     check_what_nvml_shows(host, "--monitor-by-crate").context("by nvml-wrapper")?;
+    each_is_listed_with_what_it_holds(host, twofold)?;
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     let start = now_ns();
     std::thread::sleep(Duration::from_secs(6));
@@ -55,6 +58,39 @@ fn who_looks_around_takes_no_place(host: &Host, container: &Container) -> Result
     File::open(&path).and_then(|file| file.read_exact_at(&mut taken, ROSTER_OFFSET as u64)).context(path)?;
     let taken = u32::from_le_bytes(taken);
     ensure(taken == 2, || format!("two processes have taken {taken} places"))
+}
+
+/// `gpool ps --processes` has both with what they hold: the first one what it was told to and a context, and both together no more than
+/// their cap, which they come near.
+fn each_is_listed_with_what_it_holds(host: &Host, container: &Container) -> Result<()> {
+    let mut listed = BTreeMap::new();
+    let is_near = |all: &BTreeMap<u64, [Option<u64>; 2]>, place: usize| {
+        let sum: Option<u64> = all.values().map(|its| its[place]).sum();
+        sum.is_some_and(|sum| sum >= 3 << 30)
+    };
+    wait_for("both processes to be listed with their memory", || {
+        listed = memory_of_processes(host, container)?;
+        Ok(listed.len() == 2 && is_near(&listed, 0) && is_near(&listed, 1))
+    })
+    .context(format!("listed are {listed:?}"))?;
+    for (place, by) in ["charged", "by NVML"].into_iter().enumerate() {
+        let bytes = |its: &[Option<u64>; 2]| its[place].unwrap_or(0);
+        let first = listed.get(&u64::from(container.init_pid)).map_or(0, bytes);
+        let sum: u64 = listed.values().map(bytes).sum();
+        let is_all = (1 << 30..2_u64 << 30).contains(&first) && sum <= 4 << 30;
+        ensure(is_all, || format!("{by} the first of {listed:?} holds {first} bytes, and both hold {sum} of 4 GiB"))?;
+    }
+    Ok(())
+}
+
+/// What `gpool ps --processes` says of a container's processes, by their pids: what each is charged, and what NVML lists for it.
+fn memory_of_processes(host: &Host, container: &Container) -> Result<BTreeMap<u64, [Option<u64>; 2]>> {
+    let output = host.gpool(&["ps", "--processes", "--sort", "container", "--format", "json"])?;
+    let said: Value = serde_json::from_slice(&output.stdout).context("what gpool ps --processes says")?;
+    let all = said["processes"].as_array().cloned().unwrap_or_default();
+    let its = all.iter().filter(|process| process["container_id"] == container.id.as_str());
+    let memory = |process: &Value| ["memory_charged_bytes", "memory_nvml_bytes"].map(|name| process[name].as_u64());
+    Ok(its.filter_map(|process| Some((process["pid"].as_u64()?, memory(process)))).collect())
 }
 
 /// A monitoring program in the container sees its two processes, under the pids that they have there, and the

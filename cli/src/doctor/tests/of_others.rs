@@ -32,8 +32,13 @@ fn who_has_no_shims_is_not_counted_as_idle() {
 fn processes_without_a_lease_are_named() {
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
-    let process =
-        OutsideProcess { pid: HostPid(4211), name: "python3".into(), cgroup: "/user.slice".into(), asks: None };
+    let process = OutsideProcess {
+        pid: HostPid(4211),
+        name: "python3".into(),
+        cgroup: "/user.slice".into(),
+        asks: None,
+        memory_nvml_bytes: None,
+    };
     host.outside = Ok(vec![process.clone()]);
     let (state, words) = of(&host, "neighbours");
     assert!(state == State::Warn && words.contains("process 4211 (python3, of the cgroup /user.slice)"), "{words}");
@@ -54,7 +59,8 @@ fn memory_that_nobody_has_is_told() {
     host.gpus.as_mut().unwrap()[0].memory_outside_bytes = 300 << 20;
     let (state, words) = of(&host, "neighbours");
     assert!(state == State::Warn && words.contains("300MiB of GPU 0") && words.contains("headroom_bytes"), "{words}");
-    let process = OutsideProcess { pid: HostPid(1), name: "a".into(), cgroup: "/".into(), asks: None };
+    let process =
+        OutsideProcess { pid: HostPid(1), name: "a".into(), cgroup: "/".into(), asks: None, memory_nvml_bytes: None };
     host.outside = Ok(vec![process]);
     assert!(of(&host, "neighbours").1.contains("process 1"), "its process is named where there is one");
 }
