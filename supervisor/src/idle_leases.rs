@@ -173,7 +173,7 @@ fn make_room(leases: &Leases, id: &LeaseId, waits: &ContainerId) {
         "it made no use of its GPUs for {idle}, as [class.{class}] idle_action = \"suspend\" asks, and {} waits for the room",
         waits.short()
     );
-    let begun = suspension::begin(leases, &id.0, &why, None);
+    let begun = suspension::begin(leases, &id.0, &why, suspension::By::Class);
     leases.counters.note_idle(if begun.is_ok() { "suspended" } else { "not_suspended" });
     let Err(error) = begun else { return };
     let mut book = leases.book();

@@ -4,12 +4,12 @@
 use crate::cgroup;
 use crate::clock::{self, ns};
 use crate::gatekeeper::Order;
-use crate::lease::{ForWhom, Lease, Leases, MakingRoom, Record, Taking, about, slice_priority};
+use crate::lease::{Book, ForWhom, Lease, Leases, MakingRoom, Record, Taking, about, slice_priority};
 use crate::revocation;
 use crate::suspension;
 use gpool_configuration::{Configuration, NoticeSignal, Preemption, PreemptionAction};
 use gpool_policy::preemption::{Candidate, Need, Notice, Rule, Step, Turn};
-use gpool_protocol::{ErrorBody, ErrorCode, EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
+use gpool_protocol::{EventKind, LeaseId, LeaseState, Priority, format_permille, format_seconds};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,6 +158,12 @@ fn serve(leases: &Leases, lease: &mut Lease, turn: Option<Turn>) {
     }
 }
 
+/// What a lease was told is over, as its record says or is about to.
+pub fn forget(leases: &Leases, lease: &mut Lease) {
+    serve(leases, lease, None);
+    lease.makes_room = MakesRoom::default();
+}
+
 /// Tells a lease that it has to go. Whoever uses its GPUs is sent the signal, also where there are no shims to register with.
 fn tell(leases: &Leases, id: &LeaseId, rules: &Preemption) {
     let sent = signal_of(rules.signal).map_or(0, |signal| revocation::signal_users(leases, id, signal));
@@ -274,45 +280,75 @@ fn told(lease: &Lease, configuration: &Configuration, sent: usize) -> String {
 fn take(leases: &Leases, due: &Due) {
     for id in &due.leases {
         let Some(priority) = still_due(leases, id, &due.for_whom) else { return };
-        let who = match &due.for_whom {
-            ForWhom::Waits(container) => format!("{} waits for the room and", container.short()),
-            ForWhom::Reservation(name) => format!("reservation {name} needs the room and"),
-        };
-        let why = format!("{who} comes before {priority}, as [preemption] enabled = true asks");
-        let taken = match leases.configuration().preemption.action {
-            PreemptionAction::Suspend => suspension::begin(leases, &id.0, &why, None).map(|_| "suspended"),
-            PreemptionAction::Revoke => Err(ErrorBody::new(ErrorCode::LeaseConflict, "", "")),
-        };
+        let why = why(&due.for_whom, priority);
+        let suspends = leases.configuration().preemption.action == PreemptionAction::Suspend;
+        // What is found to be in the way while it is moved has it lose them later, by `take_instead`.
+        let by = suspension::By::Preemption(&due.for_whom);
+        let is_moved = suspends && suspension::begin(leases, &id.0, &why, by).is_ok();
         // What cannot be moved has to go all the same.
-        let taken = taken.or_else(|_| revocation::take(leases, &id.0, Taking::MadeRoom, &why).map(|()| "revoked"));
-        let mut book = leases.book();
-        // Its container may have ended meanwhile.
-        let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
-        let Some(lease) = lease else { continue };
-        leases.counters.note_preemption(taken.as_ref().copied().unwrap_or("not_revoked"));
-        serve(leases, lease, None);
-        lease.makes_room = MakesRoom::default();
-        write_down(leases, lease);
-        let Err(error) = taken else { continue };
-        lease.makes_room.notice.give_up(revocation::again_ns(&error, clock::now_ns()));
-        let short = lease.record.container_id.short();
-        let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
-        leases.events.note_failure(EventKind::LeasePreempted, about(&lease.record, None), message);
-        return;
+        if !is_moved && !revoke(leases, id, &why) {
+            return;
+        }
     }
+}
+
+/// Takes the GPUs from one that was to be suspended for this one and could not be, if its room is needed still: its grace is over, and it has
+/// no second one.
+pub fn take_instead(leases: &Leases, id: &LeaseId, for_whom: &ForWhom) {
+    let is_on = leases.preempts();
+    let priority = {
+        let book = leases.book();
+        let lease = book.leases.get(id).filter(|lease| lease.record.revocation.is_none());
+        lease.filter(|_| is_on && is_awaited(leases, &book, for_whom)).map(|lease| lease.record.priority)
+    };
+    let Some(priority) = priority.filter(|priority| *priority != Priority::Guaranteed) else { return };
+    revoke(leases, id, &why(for_whom, priority));
+}
+
+/// Why it goes, the end of a sentence.
+fn why(for_whom: &ForWhom, priority: Priority) -> String {
+    let who = match for_whom {
+        ForWhom::Waits(container) => format!("{} waits for the room and", container.short()),
+        ForWhom::Reservation(name) => format!("reservation {name} needs the room and"),
+    };
+    format!("{who} comes before {priority}, as [preemption] enabled = true asks")
+}
+
+/// Takes the GPUs from one; whether those that are to go with it may go.
+fn revoke(leases: &Leases, id: &LeaseId, why: &str) -> bool {
+    let taken = revocation::take(leases, &id.0, Taking::MadeRoom, why);
+    let mut book = leases.book();
+    // Its container may have ended meanwhile.
+    let lease = book.leases.get_mut(id).filter(|lease| taken.is_ok() || lease.state == LeaseState::Active);
+    let Some(lease) = lease else { return true };
+    leases.counters.note_preemption(if taken.is_ok() { "revoked" } else { "not_revoked" });
+    forget(leases, lease);
+    write_down(leases, lease);
+    let Err(error) = taken else { return true };
+    lease.makes_room.notice.give_up(revocation::again_ns(&error, clock::now_ns()));
+    let short = lease.record.container_id.short();
+    let message = format!("{short} has to make room, and its GPUs cannot be taken from it: {error}");
+    leases.events.note_failure(EventKind::LeasePreempted, about(&lease.record, None), message);
+    false
 }
 
 /// Its priority, if the lease has to go for this one still, and that waits or something of it is missing.
 fn still_due(leases: &Leases, id: &LeaseId, for_whom: &ForWhom) -> Option<Priority> {
     let book = leases.book();
     let lease = book.leases.get(id).filter(|lease| lease.leaves_ns().is_some())?;
-    let is_awaited = match for_whom {
-        ForWhom::Waits(waits) => book.queue.in_order().iter().any(|waiter| waiter.asked.container_id == *waits),
-        ForWhom::Reservation(name) => leases.is_short(&book, name),
-    };
     let priority = lease.record.priority;
-    (is_awaited && lease.makes_room.for_whom.as_ref() == Some(for_whom) && priority != Priority::Guaranteed)
+    (is_awaited(leases, &book, for_whom)
+        && lease.makes_room.for_whom.as_ref() == Some(for_whom)
+        && priority != Priority::Guaranteed)
         .then_some(priority)
+}
+
+/// Whether that one still waits, or something of it is missing.
+fn is_awaited(leases: &Leases, book: &Book, for_whom: &ForWhom) -> bool {
+    match for_whom {
+        ForWhom::Waits(waits) => book.queue.in_order().iter().any(|waiter| waiter.asked.container_id == *waits),
+        ForWhom::Reservation(name) => leases.is_short(book, name),
+    }
 }
 
 #[cfg(test)]

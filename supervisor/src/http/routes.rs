@@ -297,7 +297,8 @@ fn set_paused(peer: &Peer, leases: &Leases, id: &str, paused: bool) -> Result<Le
 
 fn suspend(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {
     let lease_id = own(peer, leases, id)?;
-    suspension::begin(leases, &lease_id, &format!("user {} asked for it", peer.uid), Some(peer.uid))
+    let by = suspension::By::User(peer.uid);
+    suspension::begin(leases, &lease_id, &format!("user {} asked for it", peer.uid), by)
 }
 
 fn evict(peer: &Peer, leases: &Leases, id: &str) -> Result<LeaseView, ErrorBody> {

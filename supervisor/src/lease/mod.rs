@@ -93,7 +93,7 @@ pub use quota::{Holder, Standing, Tally};
 pub use read_ahead::ReadAhead;
 #[cfg(test)]
 pub use record::{GpuStanding, StandingRecord, sample};
-pub use record::{Record, dir_of, prepare, write_whole};
+pub use record::{Record, RecordError, dir_of, prepare, write_whole};
 pub use refusal::failed;
 pub use reserved::Kept;
 pub use spill::unspilled_bytes;

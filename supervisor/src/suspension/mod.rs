@@ -17,8 +17,9 @@ use crate::clock;
 use crate::device::Kind;
 use crate::gatekeeper::Order;
 use crate::lease::{
-    Book, Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, unspilled_bytes, wants,
+    Book, ForWhom, Lease, Leases, Record, SuspensionRecord, about, failed, fails_open, notices, unspilled_bytes, wants,
 };
+use crate::preemptions;
 use crate::procfs;
 use crate::region::Report;
 use gpool_policy::suspension::{Facts, check, host_bytes, is_old_driver};
@@ -41,6 +42,8 @@ pub struct SuspensionNotes {
     pub why: String,
     /// Who asked for that, if anybody.
     pub uid: Option<u32>,
+    /// For whom it makes room by that as `[preemption]` says: its GPUs are taken from it if it cannot be moved.
+    pub for_whom: Option<ForWhom>,
     /// What keeps it from coming back though it has room, as was told last.
     pub kept_by: Option<String>,
     /// Whether a fault that kept it away was told.
@@ -55,11 +58,22 @@ pub struct SuspensionNotes {
     pub failures: u32,
 }
 
+/// Who has a lease suspended.
+#[derive(Debug)]
+pub enum By<'a> {
+    /// This user.
+    User(u32),
+    /// Its class, because it is idle.
+    Class,
+    /// `[preemption]`, for one of a higher priority.
+    Preemption(&'a ForWhom),
+}
+
 /// Has a lease moved to the host's memory, which takes a while. Said again, it changes nothing. `why` is the end of a sentence.
 ///
 /// # Errors
 /// An unknown lease, one without a running container, or what stands in the way; then the lease is as it was.
-pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Result<LeaseView, ErrorBody> {
+pub fn begin(leases: &Leases, lease: &str, why: &str, by: By<'_>) -> Result<LeaseView, ErrorBody> {
     let mut book = leases.book();
     let id = book.find(lease)?.record.lease_id.clone();
     let spoken_for_bytes = spoken_for_bytes(&book, &id);
@@ -78,7 +92,7 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
         return conflict(message, "suspend one that runs and has them (gpool ps)");
     }
     // Nobody keeps the driver busy with what it cannot do.
-    let pause = if uid.is_some() { PAUSE } else { LONG_PAUSE };
+    let pause = if matches!(by, By::User(_)) { PAUSE } else { LONG_PAUSE };
     if lease.suspension.failed_at.is_some_and(|at| at.elapsed() < pause) {
         let remedy = "gpool events says why; gpool suspend tries it again, half a minute later at the earliest";
         return conflict(format!("container {short} could not be suspended before"), remedy);
@@ -96,16 +110,33 @@ pub fn begin(leases: &Leases, lease: &str, why: &str, uid: Option<u32>) -> Resul
         is_cancelled: false,
     };
     let run_dir = &leases.configuration().paths.run_dir;
-    let record = Record { suspension: Some(suspension), ..lease.record.clone() };
+    let record = on_its_way(&lease.record, suspension);
     record.write(run_dir).map_err(|cause| failed("the lease cannot be written down, and is as it was", cause))?;
     lease.record = record;
-    let failed_at = lease.suspension.failed_at;
-    lease.suspension = SuspensionNotes { why: why.to_owned(), uid, failed_at, ..SuspensionNotes::default() };
+    lease.suspension = SuspensionNotes::new(why, &by, lease.suspension.failed_at);
+    preemptions::forget(leases, lease);
     close(leases, lease);
     let view = lease.view();
     drop(book);
     leases.suspensions.ring();
     Ok(view)
+}
+
+impl SuspensionNotes {
+    fn new(why: &str, by: &By<'_>, failed_at: Option<Instant>) -> Self {
+        let (uid, for_whom) = match by {
+            By::User(uid) => (Some(*uid), None),
+            By::Class => (None, None),
+            By::Preemption(for_whom) => (None, Some((*for_whom).clone())),
+        };
+        Self { why: why.to_owned(), uid, for_whom, failed_at, ..Self::default() }
+    }
+}
+
+/// What is written of a lease that is to go out. What it was told before, to make room, is over: long after that it comes back, and is told
+/// anew if it has to go then.
+fn on_its_way(record: &Record, suspension: SuspensionRecord) -> Record {
+    Record { suspension: Some(suspension), told_to_go: None, ..record.clone() }
 }
 
 /// What of the host's memory is others' already, in bytes, though nothing shows it before: that of those who are about to be moved, and what
@@ -236,5 +267,41 @@ fn tell(leases: &Leases, lease: &Lease, kind: EventKind, message: String) {
 fn write_down(leases: &Leases, lease: &Lease) {
     if let Err(error) = lease.record.write(&leases.configuration().paths.run_dir) {
         log!("a suspended lease: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::preemptions::{MakesRoom, ToldToGo};
+    use gpool_protocol::ContainerId;
+
+    fn suspension() -> SuspensionRecord {
+        SuspensionRecord {
+            stage: SuspensionStage::Suspending,
+            since_unix_ms: 1,
+            bytes: vec![5 << 30],
+            is_asked: false,
+            is_cancelled: false,
+        }
+    }
+
+    #[test]
+    fn what_a_lease_was_told_does_not_outlive_its_suspension() {
+        let dir = tempfile::tempdir().unwrap();
+        let lease = crate::lease::lease_in(dir.path(), "01");
+        let told_to_go = Some(ToldToGo { until_ns: 130, for_whom: None });
+        let told = Record { told_to_go, ..lease.record };
+        assert_eq!(MakesRoom::of(&told).notice.until_ns(), Some(130));
+        let back = Record { suspension: None, ..on_its_way(&told, suspension()) };
+        assert_eq!(MakesRoom::of(&back), MakesRoom::default(), "it has a grace of its own when it is told anew");
+    }
+
+    #[test]
+    fn for_whom_a_lease_goes_is_known_until_it_is_out() {
+        let for_whom = ForWhom::Waits(ContainerId("waits".into()));
+        let of = |by: By<'_>| SuspensionNotes::new("why", &by, None);
+        let all = [of(By::User(7)), of(By::Class), of(By::Preemption(&for_whom))];
+        assert_eq!(all.map(|its| (its.uid, its.for_whom)), [(Some(7), None), (None, None), (None, Some(for_whom))]);
     }
 }

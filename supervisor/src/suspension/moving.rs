@@ -3,7 +3,8 @@
 use super::driver::{Outcome, Way, named};
 use super::{facts, open, spoken_for_bytes, tell, tell_failure, write_down};
 use crate::clock;
-use crate::lease::{Lease, Leases, Process, dir_of};
+use crate::lease::{Lease, Leases, Process, RecordError, dir_of};
+use crate::preemptions;
 use crate::procfs::ProcessName;
 use crate::region::Report;
 use gpool_policy::suspension::{Obstacle, check};
@@ -51,58 +52,93 @@ struct Load {
 pub fn out(leases: &Leases, id: &LeaseId) -> bool {
     let Some(load) = load(leases, id) else { return false };
     if let Some(obstacle) = obstacle(leases, id) {
-        let mut book = leases.book();
-        let Some(lease) = book.leases.get_mut(id) else { return false };
-        leases.counters.note_suspension("not_suspended");
-        let message = format!("{} could not be suspended and goes on: {obstacle}", lease.record.container_id.short());
-        tell_failure(leases, lease, EventKind::LeaseSuspended, message);
-        leave(leases, lease);
+        stays(leases, id, Outcome::untried(obstacle, Way::Suspend));
         return false;
     }
     let begun = Instant::now();
     let outcome = left_on_the_device(leases, id, &load, run(leases, id, Way::Suspend, &load));
-    let mut book = leases.book();
-    let Some(lease) = book.leases.get_mut(id) else { return true };
-    // Its GPUs may have been taken from it meanwhile, and its processes killed.
-    let is_still = lease.record.is_going_out() && lease.record.revocation.is_none();
-    match outcome.failure {
-        _ if !is_still => leave(leases, lease),
-        None => {
-            lease.meter.run(clock::now_ns(), &lease.record);
-            set_stage(lease, SuspensionStage::Suspended);
-            lease.suspension.failed_at = None;
-            write_down(leases, lease);
-            leases.counters.note_suspension("suspended");
-            let message = format!(
-                "suspended {}: {} that its programs ({}) hold of its GPUs were moved to the host's memory in {:.1} s, and its room is free; {}",
-                lease.record.container_id.short(),
-                format_bytes(load.bytes),
-                load.processes.len(),
-                begun.elapsed().as_secs_f64(),
-                lease.suspension.why,
-            );
-            tell(leases, lease, EventKind::LeaseSuspended, message);
-        }
-        Some(cause) => {
-            leases.counters.note_suspension(if outcome.lost.is_empty() { "not_suspended" } else { "lost" });
-            let lost = end_lost(lease, &outcome.lost);
-            let message =
-                format!("{} could not be suspended and goes on: {cause}{lost}", lease.record.container_id.short());
-            tell_failure(leases, lease, EventKind::LeaseSuspended, message);
-            if outcome.is_whole {
-                leave(leases, lease);
-            } else {
-                // Its room is its own, and somebody of it is half-way.
-                set_stage(lease, SuspensionStage::Resuming);
-                lease.suspension.is_half_way = true;
-                write_down(leases, lease);
-            }
-            lease.suspension.failed_at = Some(Instant::now());
-        }
+    if outcome.failure.is_some() {
+        stays(leases, id, outcome);
+    } else if let Err(cause) = is_out(leases, id, &load, begun) {
+        // Its room would be others', and the next supervisor, who would not know that, bring it back there.
+        let failure = Some(format!("that it is cannot be written down: {cause}"));
+        stays(leases, id, Outcome { failure, ..run(leases, id, Way::Resume, &load) });
     }
-    drop(book);
     leases.ended.notify_all();
     true
+}
+
+/// A lease has been moved out since `begun`: its room is free.
+///
+/// # Errors
+/// That cannot be written down, and nothing has changed.
+fn is_out(leases: &Leases, id: &LeaseId, load: &Load, begun: Instant) -> Result<(), RecordError> {
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return Ok(()) };
+    if !is_to_go(lease) {
+        leave(leases, lease);
+        return Ok(());
+    }
+    note_out(lease, &leases.configuration().paths.run_dir)?;
+    lease.suspension.failed_at = None;
+    leases.counters.note_suspension("suspended");
+    if lease.suspension.for_whom.is_some() {
+        leases.counters.note_preemption("suspended");
+    }
+    let message = format!(
+        "suspended {}: {} that its programs ({}) hold of its GPUs were moved to the host's memory in {:.1} s, and its room is free; {}",
+        lease.record.container_id.short(),
+        format_bytes(load.bytes),
+        load.processes.len(),
+        begun.elapsed().as_secs_f64(),
+        lease.suspension.why,
+    );
+    tell(leases, lease, EventKind::LeaseSuspended, message);
+    Ok(())
+}
+
+/// Writes down that a lease is out, and has it so from then on.
+fn note_out(lease: &mut Lease, run_dir: &Path) -> Result<(), RecordError> {
+    let mut record = lease.record.clone();
+    record.suspension.iter_mut().for_each(|its| its.stage = SuspensionStage::Suspended);
+    record.write(run_dir)?;
+    lease.meter.run(clock::now_ns(), &lease.record);
+    lease.record = record;
+    Ok(())
+}
+
+/// Its GPUs may have been taken from it while it was moved, and its processes killed.
+fn is_to_go(lease: &Lease) -> bool {
+    lease.record.is_going_out() && lease.record.revocation.is_none()
+}
+
+/// A lease could not be moved out. It goes on, unless it was to make room for one that needs that still: then its GPUs are taken.
+fn stays(leases: &Leases, id: &LeaseId, outcome: Outcome) {
+    let mut book = leases.book();
+    let Some(lease) = book.leases.get_mut(id) else { return };
+    if !is_to_go(lease) {
+        return leave(leases, lease);
+    }
+    leases.counters.note_suspension(if outcome.lost.is_empty() { "not_suspended" } else { "lost" });
+    let for_whom = lease.suspension.for_whom.take();
+    let goes_on = if for_whom.is_none() { " and goes on" } else { "" };
+    let (short, cause) = (lease.record.container_id.short().to_owned(), outcome.failure.unwrap_or_default());
+    let lost = end_lost(lease, &outcome.lost);
+    let message = format!("{short} could not be suspended{goes_on}: {cause}{lost}");
+    tell_failure(leases, lease, EventKind::LeaseSuspended, message);
+    if outcome.is_whole {
+        leave(leases, lease);
+    } else {
+        // Its room is its own, and somebody of it is half-way.
+        set_stage(lease, SuspensionStage::Resuming);
+        lease.suspension.is_half_way = true;
+        write_down(leases, lease);
+    }
+    lease.suspension.failed_at = Some(Instant::now());
+    drop(book);
+    if let Some(for_whom) = for_whom {
+        preemptions::take_instead(leases, id, &for_whom);
+    }
 }
 
 /// What has come to stand in the way since it was begun: others have had the host's memory, or it was frozen.
@@ -352,6 +388,27 @@ fn abandon(mut child: Child) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lease::SuspensionRecord;
+
+    #[test]
+    fn a_lease_that_is_out_and_cannot_be_written_so_keeps_its_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut lease = crate::lease::lease_in(dir.path(), "01");
+        let suspension = SuspensionRecord {
+            stage: SuspensionStage::Suspending,
+            since_unix_ms: 1,
+            bytes: vec![5 << 30],
+            is_asked: false,
+            is_cancelled: false,
+        };
+        lease.record.suspension = Some(suspension);
+        let full = dir.path().join("full");
+        std::fs::write(&full, "").unwrap();
+        assert!(note_out(&mut lease, &full).is_err());
+        assert!(lease.record.is_going_out() && is_to_go(&lease) && !lease.record.has_no_share());
+        note_out(&mut lease, dir.path()).unwrap();
+        assert!(lease.record.is_out() && lease.record.has_no_share());
+    }
 
     #[test]
     fn who_stands_in_the_driver_for_one_lease_keeps_no_other_from_it() {
