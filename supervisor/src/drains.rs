@@ -69,6 +69,11 @@ impl Drains {
         faulty.map(|(uuid, drain)| format!("{uuid} is drained {}", drain.cause())).collect()
     }
 
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.0.catch_up();
+    }
+
     /// Writes a change down, then makes it. Gives whether it was one.
     ///
     /// # Errors
@@ -179,7 +184,7 @@ pub fn drain(leases: &Leases, text: &str, asked: DrainRequest, uid: u32) -> Resu
 }
 
 /// Lets a GPU take no new leases because of a fault of its own, which is told with what was said of it before. If that cannot be
-/// written down it holds for this life of the supervisor.
+/// written down it holds all the same, and is written later.
 pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
     let now = Drain { since_unix_ms: clock::unix_ms(), uid: None, reason: String::new(), fault: None };
     let add = |drained: &mut Drained| {
@@ -194,7 +199,9 @@ pub fn drain_for_fault(leases: &Leases, uuid: &GpuUuid, fault: &str) {
         Ok(false) => return,
         Ok(true) => {}
         Err(cause) => {
-            log!("{NAME} cannot be written: {cause}; after a restart of the supervisor {uuid} takes leases again");
+            log!(
+                "{NAME} cannot be written: {cause}; until it can be, a restart of the supervisor has {uuid} take leases again"
+            );
             leases.drains.0.change_in_memory(add);
         }
     }

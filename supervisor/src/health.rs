@@ -8,16 +8,15 @@ use crate::clock;
 use crate::device::{Gpu, Kind as GpuKind};
 use crate::drains;
 use crate::lease::Leases;
-use crate::state_file;
+use crate::state_file::StateFile;
 use crate::watchers::PAUSE_PERIOD;
 use crate::xids::{about, on_it, whose};
 use gpool_policy::health::{Health, Kind, News, Reading};
 use gpool_policy::xid::Fault;
 use gpool_protocol::{EventKind, GpuUuid, HealthFinding};
 use std::collections::BTreeMap;
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -44,10 +43,11 @@ struct Board {
 /// What is known of all boards.
 #[derive(Debug)]
 pub struct Healths {
-    file: PathBuf,
     /// Held while it is decided what follows of a reading, and while somebody opens a GPU again: nothing comes between. It is
     /// taken before all other locks.
     deciding: Mutex<()>,
+    /// What of it is accepted, as written down.
+    written: StateFile<Accepted>,
     /// Held for a moment. Taken last of all.
     boards: Mutex<BTreeMap<GpuUuid, Board>>,
 }
@@ -70,17 +70,14 @@ impl Healths {
     /// With what was accepted as it was written down in this directory, which need not be there. Of what cannot be read nothing
     /// is accepted: at worst a GPU is drained once more.
     pub fn open(state_dir: &Path) -> Self {
-        let file = state_dir.join(NAME);
-        let accepted = read(&file).unwrap_or_else(|cause| {
-            log!("{} cannot be read: {cause}; no finding about a GPU's health is accepted", file.display());
-            Accepted::new()
-        });
+        let written = StateFile::<Accepted>::open(state_dir, NAME, "no finding about a GPU's health is accepted");
+        let accepted = written.lock().clone();
         let known = |kinds: BTreeMap<String, u64>| {
             let kinds = kinds.into_iter().filter_map(|(word, amount)| Some((Kind::named(&word)?, amount)));
             Board { health: Health::with_accepted(kinds), ..Board::default() }
         };
         let boards = accepted.into_iter().map(|(uuid, kinds)| (uuid, known(kinds))).collect();
-        Self { file, deciding: Mutex::default(), boards: Mutex::new(boards) }
+        Self { deciding: Mutex::default(), written, boards: Mutex::new(boards) }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, Board>> {
@@ -129,7 +126,6 @@ impl Healths {
 
     /// Takes what was read of a board: what is to be told of it, and for what it is to take no new leases.
     fn look(&self, uuid: &GpuUuid, now_ns: u64, reading: &Reading, thermal_ns: u64) -> (Vec<News>, Vec<Kind>) {
-        let before = self.accepted();
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
@@ -146,13 +142,12 @@ impl Healths {
             let news = board.health.look(now_ns, reading, thermal_ns);
             (news, board.health.open().collect())
         };
-        self.write_changes(&before);
+        self.write_changes();
         found
     }
 
     /// Takes what has failed in tests of a board and not passed since, and when the last one failed; the same of that.
     fn look_at_tests(&self, uuid: &GpuUuid, now_ns: u64, open: Option<(u64, Vec<String>)>) -> (Vec<News>, Vec<Kind>) {
-        let before = self.accepted();
         let found = {
             let mut boards = self.lock();
             let board = boards.entry(uuid.clone()).or_default();
@@ -161,15 +156,14 @@ impl Healths {
             let news = board.health.look_at_tests(now_ns, failed_unix_ms);
             (news.into_iter().collect(), board.health.open().filter(|kind| *kind == Kind::TestFailed).collect())
         };
-        self.write_changes(&before);
+        self.write_changes();
         found
     }
 
     /// Somebody opens a board again: what is found of it is accepted, and named.
     pub fn accept(&self, uuid: &GpuUuid) -> Vec<&'static str> {
-        let before = self.accepted();
         let known = self.lock().entry(uuid.clone()).or_default().health.accept();
-        self.write_changes(&before);
+        self.write_changes();
         known.into_iter().map(Kind::word).collect()
     }
 
@@ -190,22 +184,16 @@ impl Healths {
         self.lock().iter().filter_map(of_one).collect()
     }
 
-    fn write_changes(&self, before: &Accepted) {
-        let now = self.accepted();
-        if now == *before {
-            return;
-        }
-        if let Err(cause) = state_file::write(&self.file, &now) {
-            log!("{} cannot be written: {cause}; after a restart a GPU may be drained again", self.file.display());
+    fn write_changes(&self) {
+        if let Err(cause) = self.written.change(|old| *old = self.accepted()) {
+            log!("{NAME} cannot be written: {cause}; until it can be, a GPU may be drained again after a restart");
+            self.written.change_in_memory(|old| *old = self.accepted());
         }
     }
-}
 
-fn read(file: &Path) -> io::Result<Accepted> {
-    match fs::read(file) {
-        Ok(text) => serde_json::from_slice(&text).map_err(io::Error::from),
-        Err(cause) if cause.kind() == io::ErrorKind::NotFound => Ok(Accepted::new()),
-        Err(cause) => Err(cause),
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.written.catch_up();
     }
 }
 
@@ -332,6 +320,7 @@ mod tests {
     use super::*;
     use crate::device::MigInstance;
     use gpool_policy::health::Rows;
+    use std::fs;
 
     const S: u64 = NS_PER_SECOND;
 

@@ -41,6 +41,11 @@ impl Short {
         Self { told, state, wanted: Mutex::default() }
     }
 
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.told.catch_up();
+    }
+
     fn wanted(&self) -> MutexGuard<'_, [u64; 2]> {
         self.wanted.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -52,6 +52,11 @@ impl Overrides {
         its.until_unix_ms <= unix_ms && is_clock_right
     }
 
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.said.catch_up();
+    }
+
     /// The one that is in force now for any of those.
     pub fn of(&self, holders: &[Holder; 2]) -> Option<Override> {
         self.of_at(holders, clock::unix_ms())

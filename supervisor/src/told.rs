@@ -17,8 +17,19 @@ pub fn keep(leases: &Leases) {
     loop {
         std::thread::sleep(PERIOD);
         overrides::tend(leases);
+        catch_up(leases);
         overflow::tend(leases);
         reservations::tend(leases, &mut told);
         configuration.tend(leases);
     }
+}
+
+/// Writes down what a full disk did not take.
+fn catch_up(leases: &Leases) {
+    leases.drains.catch_up();
+    leases.overrides.catch_up();
+    leases.xids.catch_up();
+    leases.healths.catch_up();
+    leases.short.catch_up();
+    leases.time_slices.catch_up();
 }

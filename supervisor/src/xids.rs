@@ -60,6 +60,11 @@ impl Xids {
         Self { seen: Mutex::default(), contained, recent: Mutex::default() }
     }
 
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.contained.catch_up();
+    }
+
     /// How often each number came, by GPU.
     pub fn counts(&self) -> Vec<(GpuUuid, u64, u64)> {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -84,7 +89,7 @@ impl Xids {
     }
 
     /// Counts a fault of memory that ended one program alone. Whether those of a day are `most` with it. If that cannot be written down it
-    /// counts for this life of the supervisor.
+    /// counts all the same, and is written later.
     fn contain(&self, uuid: &GpuUuid, most: u32, unix_ns: u64) -> bool {
         let note = |all: &mut BTreeMap<GpuUuid, Vec<u64>>| {
             let mut its = Contained::of(all.remove(uuid).unwrap_or_default());
@@ -96,7 +101,7 @@ impl Xids {
         };
         let noted = self.contained.change(note).map(|(is_enough, _)| is_enough);
         noted.unwrap_or_else(|cause| {
-            log!("{NAME} cannot be written: {cause}; after a restart of the supervisor what failed on {uuid} before does not count");
+            log!("{NAME} cannot be written: {cause}; until it can be, what failed on {uuid} does not count after a restart of the supervisor");
             let mut is_enough = false;
             self.contained.change_in_memory(|all| is_enough = note(all));
             is_enough

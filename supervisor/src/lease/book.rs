@@ -327,6 +327,8 @@ pub struct Book {
     pub held: Vec<Held>,
     /// Of which leases those were that were written down last.
     pub places_written: Vec<LeaseId>,
+    /// That those that are kept now could not be written was told.
+    pub are_places_unwritten: bool,
     /// What ended leases owed.
     pub debts: Debts,
     /// Leases that have ended and that the ledger has not asked for yet.

@@ -3,7 +3,7 @@
 
 use super::book::{Book, Held};
 use super::grant::Leases;
-use super::record::{Record, write_whole};
+use super::record::{Record, RecordError, write_whole};
 use crate::clock;
 use crate::device::Gpu;
 use gpool_protocol::{GpuUuid, LeaseId};
@@ -32,17 +32,15 @@ struct Written {
 }
 
 impl Leases {
-    /// Writes down which places are kept, if they are not those that were written last. Where that fails they are of this life alone.
+    /// Writes down which places are kept, if they are not those that were written last. Where that fails it is tried again at each look, and
+    /// told once.
     pub fn write_places(&self, book: &mut Book) {
         let kept: Vec<LeaseId> = book.held.iter().map(|held| held.record.lease_id.clone()).collect();
         if kept == book.places_written {
             return;
         }
-        book.places_written = kept;
         let written = written(&book.held, &self.boot_id, (Instant::now(), clock::now_ns()));
-        if let Err(error) = write_whole(&self.configuration().paths.run_dir.join(KEPT_FILE), &written) {
-            log!("{error}; places that are kept are lost if the supervisor ends");
-        }
+        book.note_places_written(kept, write_whole(&self.configuration().paths.run_dir.join(KEPT_FILE), &written));
     }
 
     /// Keeps on what an earlier supervisor has kept, beside the places of those that have ended since. To be called once the leases that
@@ -58,6 +56,18 @@ impl Leases {
 }
 
 impl Book {
+    /// These places were to be written down.
+    fn note_places_written(&mut self, kept: Vec<LeaseId>, written: Result<(), RecordError>) {
+        let was_told = std::mem::replace(&mut self.are_places_unwritten, written.is_err());
+        match written {
+            Ok(()) => self.places_written = kept,
+            Err(error) if !was_told => {
+                log!("{error}; until that can be written, places that are kept are lost if the supervisor ends")
+            }
+            Err(_) => {}
+        }
+    }
+
     fn take_places_over(&mut self, kept: Vec<Held>) {
         for held in kept {
             let is_its = |other: &Record| {
@@ -129,6 +139,16 @@ mod tests {
         assert_eq!(found("boot", 1), [long(9), ("short".to_owned(), vec![1, 0], 2)]);
         assert_eq!(found("boot", 3), [long(7)]);
         assert_eq!((found("boot", 10).len(), found("another boot", 1).len()), (0, 0));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_written_at_the_next_look() {
+        let (mut book, kept) = (Book::default(), vec![LeaseId("01".into())]);
+        let full = || super::super::record::failed(Path::new("/run/gpool/kept.json"))("No space left on device");
+        book.note_places_written(kept.clone(), Err(full()));
+        assert!(book.places_written.is_empty() && book.are_places_unwritten);
+        book.note_places_written(kept.clone(), Ok(()));
+        assert!(book.places_written == kept && !book.are_places_unwritten);
     }
 
     #[test]

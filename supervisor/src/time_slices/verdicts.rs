@@ -57,6 +57,11 @@ impl Verdicts {
         Self { by_gpu: Mutex::default(), kept, boot_id: boot_id.to_owned(), bell: Bell::default() }
     }
 
+    /// Writes down what could not be written before.
+    pub fn catch_up(&self) {
+        self.kept.catch_up();
+    }
+
     fn by_gpu(&self) -> MutexGuard<'_, BTreeMap<GpuUuid, TimeSlices>> {
         self.by_gpu.lock().unwrap_or_else(PoisonError::into_inner)
     }
