@@ -4,9 +4,10 @@
 use crate::device::{InventoryError, SilentBoard};
 use crate::events::About;
 use crate::lease::Leases;
-use crate::{log, service_manager};
+use crate::{service_manager, stopping};
 use gpool_protocol::EventKind;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Says, below `[paths] run_dir`, that the next start is for a board that answers late.
 const MARK: &str = "started-for-gpus";
@@ -49,7 +50,7 @@ impl LateBoards {
     }
 
     /// Looks for a board that answers now.
-    pub fn look(&mut self, leases: &Leases) {
+    pub fn look(&mut self, leases: &Arc<Leases>) {
         // A thread that stands in the driver would keep this process, and the service manager waits for its end. Who divides a
         // board is not interrupted either.
         if self.is_over || leases.inventory.any_hangs() {
@@ -66,9 +67,7 @@ impl LateBoards {
             Some(Deed::Restart) => match std::fs::write(run_dir.join(MARK), "") {
                 Ok(()) => {
                     tell("the supervisor restarts to serve it");
-                    leases.audit.finish(&leases.events);
-                    leases.audit.leave_mark(&leases.events, &run_dir);
-                    log::finish();
+                    stopping::finish(leases);
                     std::process::exit(0);
                 }
                 Err(cause) => tell(&format!("restart the supervisor, which cannot write {MARK} ({cause})")),

@@ -41,7 +41,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 
 /// Samples for ever; runs on its own thread.
 pub fn sample(
-    leases: &Leases,
+    leases: &Arc<Leases>,
     (mut late_boards, mut links): (LateBoards, LinkWatch),
     mut costs: ContextCosts,
     mut guard: Guard,

@@ -45,8 +45,8 @@ pub fn watch(leases: &Arc<Leases>) -> io::Result<()> {
     std::thread::Builder::new().name("stop".into()).spawn(stop).map(drop)
 }
 
-/// Writes down what is in memory alone, as far as that can be done now.
-fn finish(leases: &Arc<Leases>) {
+/// Writes down what is in memory alone, as far as that can be done now. Whoever ends the supervisor calls it first.
+pub fn finish(leases: &Arc<Leases>) {
     let of = |what: fn(&Leases)| -> Job {
         let leases = leases.clone();
         Box::new(move || what(&leases))
