@@ -1,6 +1,6 @@
 //! Making, finding and removing a region, and writing its control page.
 
-use super::aside::Owner;
+use super::aside::{Errand, Owner};
 use super::bell::LeaseBell;
 use super::futex;
 use super::mounts::Mounts;
@@ -69,6 +69,8 @@ pub struct RegionHost {
     control: *mut Control,
     report: Arc<ReportFile>,
     bell: Arc<LeaseBell>,
+    /// Waking those at the gate whom the one who opens it has left.
+    waking: Errand,
 }
 
 // SAFETY: the control page is only touched through its atomics; the rest are descriptors and atomics.
@@ -156,7 +158,7 @@ impl RegionHost {
         // SAFETY: a new mapping of a file that only root can shorten; it is unmapped when this value is dropped.
         let mapped = unsafe { rustix::mm::mmap(std::ptr::null_mut(), CONTROL_BYTES, protection, sharing, &control, 0) };
         let mapped = mapped.map_err(|cause| failed("cannot map", &path)(cause.into()))?;
-        Ok(Self { control: mapped.cast(), report, bell })
+        Ok(Self { control: mapped.cast(), report, bell, waking: Errand::new(owner) })
     }
 
     fn initialise(&self, page: &ControlPage<'_>) {
@@ -199,10 +201,17 @@ impl RegionHost {
     }
 
     /// Whether its processes are in the host's memory, or on their way there or back. Who stands there for that is woken when it is over.
-    pub fn set_suspended(&self, is_suspended: bool) {
+    pub fn set_suspended(self: &Arc<Self>, is_suspended: bool) {
         self.control().is_suspended.store(u32::from(is_suspended), Ordering::Release);
         if !is_suspended {
-            futex::wake_all(&self.control().gate);
+            self.wake_at_the_gate();
+        }
+    }
+
+    /// Wakes who stands at the gate: as many as an ordinary lease has at once, the others soon.
+    fn wake_at_the_gate(self: &Arc<Self>) {
+        if futex::wake_some(&self.control().gate) {
+            Errand::ask(self, |region| &region.waking, |region| futex::wake_rest(&region.control().gate));
         }
     }
 
@@ -254,9 +263,9 @@ impl RegionHost {
     }
 
     /// Opens the gate, or renews an open one; wakes who stands there. Returns the new word.
-    pub fn open_gate(&self, now_ns: u64, opening: Opening) -> GateWord {
+    pub fn open_gate(self: &Arc<Self>, now_ns: u64, opening: Opening) -> GateWord {
         let word = self.control().open_gate(now_ns, opening);
-        futex::wake_all(&self.control().gate);
+        self.wake_at_the_gate();
         word
     }
 
@@ -283,7 +292,8 @@ impl RegionHost {
     pub fn accept(&self, index: usize, registration: u64) {
         let accepted = &self.control().slots[index].accepted;
         accepted.store(registration, Ordering::Release);
-        futex::wake_all_low(accepted);
+        // One thread waits for it, and looks again soon in any case.
+        futex::wake_some_low(accepted);
     }
 
     /// The same once what was cleared before this is written, so that whoever waits for it finds the memory free that an earlier
@@ -387,6 +397,16 @@ mod tests {
         assert_eq!(control.spill_bytes.load(Ordering::Relaxed), 9);
         region.set_fail_open(true);
         assert_eq!(control.fail_open.load(Ordering::Relaxed), 1, "an update changes it live");
+    }
+
+    #[test]
+    fn an_opened_gate_wakes_also_those_who_are_more_than_a_lease_has_processes() {
+        let dir = tempfile::tempdir().unwrap();
+        let region = Arc::new(RegionHost::create_unmounted(dir.path(), &ControlPage::of_half()));
+        let threads = futex::tests::park(3 * SLOTS + 1, &region.control().gate);
+        region.wake_at_the_gate();
+        // The kernel would let them go after a minute.
+        assert!(threads.into_iter().all(|thread| thread.join().unwrap().is_ok()));
     }
 
     #[test]
