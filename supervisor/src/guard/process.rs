@@ -23,8 +23,12 @@ const LIBRARIES: usize = 16;
 const PATH_LETTERS: usize = 256;
 /// Processes whose mappings keep a thread each waiting, before those of others are not read any more.
 const STUCK_PROCESSES: usize = 8;
-/// No more of its descriptors are looked at.
-const DESCRIPTORS: usize = 1 << 16;
+/// No more of its descriptors are looked at, no more of its threads, and no more tables of descriptors of theirs.
+const WITHIN: Bounds = Bounds { descriptors: 1 << 16, threads: 1 << 14, tables: 16 };
+/// Where nobody can tell which threads have a table in common, so many of them are looked at.
+const NOT_COMPARED: usize = 8;
+/// Of linux/kcmp.h: whether two threads have one table of descriptors.
+const KCMP_FILES: i32 = 2;
 
 /// A file as a line of /proc/PID/maps names it: the number of its device, and its inode on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -70,17 +74,72 @@ pub enum Descriptors {
     TooMany,
 }
 
-/// Whether the process has a character device open that is one of `devices`, by major and minor number.
-pub fn descriptors(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> Descriptors {
-    among(pid, devices, DESCRIPTORS)
+#[derive(Clone, Copy)]
+struct Bounds {
+    descriptors: usize,
+    threads: usize,
+    tables: usize,
 }
 
-fn among(pid: HostPid, devices: &BTreeSet<(u32, u32)>, most: usize) -> Descriptors {
-    let mut paths = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten().map(|entry| entry.path());
-    if paths.by_ref().take(most).any(|path| is_one_of(&path, devices)) {
-        return Descriptors::Open;
+/// Whether the process has a character device open that is one of `devices`, by major and minor number.
+pub fn descriptors(pid: HostPid, devices: &BTreeSet<(u32, u32)>) -> Descriptors {
+    among(pid, devices, WITHIN)
+}
+
+/// The first thread does not speak for the others: one that has ended shows nothing, and any may have a table of its own
+/// (`unshare` with CLONE_FILES).
+fn among(pid: HostPid, devices: &BTreeSet<(u32, u32)>, bounds: Bounds) -> Descriptors {
+    let (mut tables, mut left, mut not_compared) = (Vec::new(), bounds.descriptors, 0);
+    for (count, thread) in std::iter::once(pid).chain(other_threads(pid)).enumerate() {
+        if count == bounds.threads {
+            return Descriptors::TooMany;
+        }
+        match is_among(thread, &tables) {
+            Ok(true) => continue,
+            Ok(false) => {}
+            Err(_) if not_compared == NOT_COMPARED => break,
+            Err(_) => not_compared += 1,
+        }
+        let entries = fs::read_dir(format!("/proc/{pid}/task/{thread}/fd"));
+        let mut paths = entries.into_iter().flatten().flatten().map(|entry| entry.path());
+        let before = left;
+        let is_open = paths.by_ref().take(left).inspect(|_| left -= 1).any(|path| is_one_of(&path, devices));
+        if is_open {
+            return Descriptors::Open;
+        }
+        if paths.next().is_some() || tables.len() == bounds.tables {
+            return Descriptors::TooMany;
+        }
+        // A thread at its end has none any more, and there may be any number of these.
+        if left < before {
+            tables.push(thread);
+        }
     }
-    if paths.next().is_some() { Descriptors::TooMany } else { Descriptors::NotOpen }
+    Descriptors::NotOpen
+}
+
+fn other_threads(pid: HostPid) -> impl Iterator<Item = HostPid> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let threads = threads.filter_map(|thread| thread.file_name().to_str()?.parse().ok().map(HostPid));
+    threads.filter(move |thread| *thread != pid)
+}
+
+/// Whether the thread has its table of descriptors in common with one of `others`.
+fn is_among(thread: HostPid, others: &[HostPid]) -> io::Result<bool> {
+    for other in others {
+        // SAFETY: takes numbers alone.
+        let order = unsafe { nix::libc::syscall(nix::libc::SYS_kcmp, thread.0, other.0, KCMP_FILES, 0, 0) };
+        match order {
+            0 => return Ok(true),
+            1.. => {}
+            _ => match io::Error::last_os_error() {
+                // One of the two has ended.
+                cause if cause.raw_os_error() == Some(nix::libc::ESRCH) => {}
+                cause => return Err(cause),
+            },
+        }
+    }
+    Ok(false)
 }
 
 fn is_one_of(path: &Path, devices: &BTreeSet<(u32, u32)>) -> bool {
@@ -346,8 +405,45 @@ mod tests {
     fn of_who_has_too_many_descriptors_nobody_knows_whether_it_holds_the_device() {
         let _two = [File::open("/dev/null").unwrap(), File::open("/dev/null").unwrap()];
         let (me, nothing, null) = (HostPid(std::process::id()), BTreeSet::new(), BTreeSet::from([(1, 3)]));
-        assert_eq!(among(me, &nothing, 1), Descriptors::TooMany);
-        assert_eq!(among(me, &nothing, DESCRIPTORS), Descriptors::NotOpen);
-        assert_eq!(among(me, &null, DESCRIPTORS), Descriptors::Open);
+        assert_eq!(among(me, &nothing, Bounds { descriptors: 1, ..WITHIN }), Descriptors::TooMany);
+        assert_eq!(among(me, &nothing, WITHIN), Descriptors::NotOpen);
+        assert_eq!(among(me, &null, WITHIN), Descriptors::Open);
+    }
+
+    /// Opens /dev/null in a second thread that has left the first one's table, or whose first thread ends then.
+    const HIDER: &str = "#define _GNU_SOURCE\n#include <fcntl.h>\n#include <pthread.h>\n#include <sched.h>\n\
+        #include <unistd.h>\nstatic int is_apart;\n\
+        static void *hide(void *unused) {\n\
+        if (is_apart && unshare(CLONE_FILES)) return unused;\n\
+        if (open(\"/dev/null\", O_RDWR) < 0) return unused;\n\
+        if (!is_apart) usleep(50000);\n\
+        if (write(1, \"\\n\", 1) == 1) pause();\n\
+        return unused; }\n\
+        int main(int count, char **words) { pthread_t thread; (void)words; is_apart = count > 1;\n\
+        pthread_create(&thread, 0, hide, 0); if (is_apart) pause(); pthread_exit(0); }\n";
+
+    #[test]
+    fn a_device_that_one_thread_alone_shows_is_found() {
+        let directory = tempfile::tempdir().unwrap();
+        let (source, program) = (directory.path().join("hider.c"), directory.path().join("hider"));
+        fs::write(&source, HIDER).unwrap();
+        assert!(Command::new("cc").arg("-pthread").arg("-o").args([&program, &source]).status().unwrap().success());
+        let (null, zero) = (BTreeSet::from([(1, 3)]), BTreeSet::from([(1, 5)]));
+        for words in [&["apart"][..], &[]] {
+            let mut command = Command::new(&program);
+            let command = command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut child = command.spawn().unwrap();
+            child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+            let pid = HostPid(child.id());
+            let held = [&null, &zero].map(|devices| among(pid, devices, WITHIN));
+            let within = |threads, tables| among(pid, &zero, Bounds { threads, tables, ..WITHIN });
+            let (few_threads, few_tables) = (within(1, 16), within(16, 1));
+            child.kill().unwrap();
+            child.wait().unwrap();
+            assert_eq!(held, [Descriptors::Open, Descriptors::NotOpen], "{words:?}");
+            assert_eq!(few_threads, Descriptors::TooMany);
+            let is_apart = !words.is_empty();
+            assert_eq!(few_tables == Descriptors::TooMany, is_apart, "the first of the others has none");
+        }
     }
 }
