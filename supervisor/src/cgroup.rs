@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 const FREEZE_PATIENCE: Duration = Duration::from_secs(2);
 /// Processes that are being started while others are killed are found in the next round.
 const KILL_ROUNDS: usize = 20;
+/// No more groups of a container are looked into, in each hierarchy, each time: whoever may write to its own makes as many as it likes.
+const GROUPS: usize = 1024;
 
 /// Of linux/magic.h: the file systems of versions 1 and 2.
 const CGROUP_SUPER_MAGIC: i64 = 0x0027_e0eb;
@@ -82,9 +84,14 @@ pub fn is_owned_by(path: &str, uid: u32) -> bool {
 
 /// Whether the process is in the cgroup `path` or below it.
 pub fn holds(path: &str, process: &WatchedProcess) -> bool {
-    let its = path_of(process.name.pid);
     // Asked last: a process that lives has its pid to itself.
-    its.is_some_and(|its| is_at_or_below(path, &its)) && !process.has_ended()
+    has(path, process.name.pid) && !process.has_ended()
+}
+
+/// Whether what has this pid now is. That of one whose first thread has ended its other threads tell.
+pub fn has(path: &str, pid: HostPid) -> bool {
+    let its = path_of(pid).or_else(|| path_of_a_thread(pid));
+    its.is_some_and(|its| is_at_or_below(path, &its))
 }
 
 /// Whether the cgroup `its` is `path` or below it.
@@ -134,8 +141,13 @@ fn is_wholly_frozen(path: &str) -> bool {
 pub fn kill(path: &str) -> BTreeSet<HostPid> {
     let mut killed = BTreeSet::new();
     for _ in 0..KILL_ROUNDS {
+        let (found, is_all) = processes_in(path);
+        if !is_all {
+            // The kernel finds them all, from Linux 5.14 on with version 2.
+            directories(path).iter().for_each(|directory| write_existing(&directory.join("cgroup.kill"), "1"));
+        }
         let processes: Vec<WatchedProcess> =
-            processes_in(path).into_iter().filter_map(|pid| WatchedProcess::open(pid).ok()).collect();
+            found.into_iter().filter_map(|pid| WatchedProcess::open(pid).ok()).collect();
         // Asked again with the pidfd in hand: the pid may have been another's when the list was read.
         for process in processes.iter().filter(|process| holds(path, process)) {
             if pidfd_send_signal(&process.pidfd, Signal::KILL).is_ok() {
@@ -169,22 +181,28 @@ fn write_existing(file: &Path, word: &str) {
     }
 }
 
-/// All processes in the cgroup `path` and below it, by the pids that the host knows.
-pub fn processes_in(path: &str) -> BTreeSet<HostPid> {
-    let mut processes = BTreeSet::new();
-    directories(path).iter().for_each(|directory| collect_processes(directory, &mut processes));
-    processes
+/// The processes in the cgroup `path` and below it, by the pids that the host knows, and whether these are all: of more groups than are
+/// looked into, those of the upper ones are found.
+pub fn processes_in(path: &str) -> (BTreeSet<HostPid>, bool) {
+    let (mut processes, mut is_all) = (BTreeSet::new(), true);
+    for directory in directories(path) {
+        is_all &= collect_some(directory, GROUPS, &mut processes);
+    }
+    (processes, is_all)
 }
 
-/// The same of the first groups that are found, so many in each hierarchy: whoever may write to its own makes as many as it likes.
+/// The same of the first groups that are found, so many in each hierarchy.
 pub fn processes_in_some(path: &str, groups: usize) -> BTreeSet<HostPid> {
     let mut processes = BTreeSet::new();
-    directories(path).into_iter().for_each(|directory| collect_some(directory, groups, &mut processes));
+    directories(path).into_iter().for_each(|directory| {
+        collect_some(directory, groups, &mut processes);
+    });
     processes
 }
 
-fn collect_some(hierarchy: PathBuf, groups: usize, processes: &mut BTreeSet<HostPid>) {
-    let mut found = VecDeque::from([hierarchy]);
+/// Whether there were no more groups.
+fn collect_some(hierarchy: PathBuf, groups: usize, processes: &mut BTreeSet<HostPid>) -> bool {
+    let (mut found, mut is_all) = (VecDeque::from([hierarchy]), true);
     for looked_at in 0..groups {
         let Some(directory) = found.pop_front() else { break };
         let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
@@ -192,19 +210,11 @@ fn collect_some(hierarchy: PathBuf, groups: usize, processes: &mut BTreeSet<Host
         // What will not be looked at need not be kept.
         let left = (groups - looked_at - 1).saturating_sub(found.len());
         let entries = fs::read_dir(&directory).into_iter().flatten().flatten();
-        let below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-        found.extend(below.take(left).map(|entry| entry.path()));
+        let mut below = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        found.extend(below.by_ref().take(left).map(|entry| entry.path()));
+        is_all &= below.next().is_none();
     }
-}
-
-fn collect_processes(directory: &Path, processes: &mut BTreeSet<HostPid>) {
-    let text = fs::read_to_string(directory.join("cgroup.procs")).unwrap_or_default();
-    processes.extend(text.lines().filter_map(|line| line.trim().parse().ok().map(HostPid)));
-    for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            collect_processes(&entry.path(), processes);
-        }
-    }
+    is_all && found.is_empty()
 }
 
 /// Where cgroups are.
@@ -317,18 +327,19 @@ mod tests {
         ["", "a", "b", "a/x", "b/x", "b/x/y"].into_iter().for_each(&mut group);
         let found = |groups| {
             let mut processes = BTreeSet::new();
-            collect_some(root.path().to_owned(), groups, &mut processes);
-            processes.iter().map(|pid| pid.0).collect::<Vec<u32>>()
+            let is_all = collect_some(root.path().to_owned(), groups, &mut processes);
+            (processes.iter().map(|pid| pid.0).collect::<Vec<u32>>(), is_all)
         };
-        assert_eq!((found(3), found(100)), (vec![1, 2, 3], vec![1, 2, 3, 4, 5, 6]));
-        assert_eq!((found(0).len(), found(4).len()), (0, 4));
+        assert_eq!((found(3), found(100)), ((vec![1, 2, 3], false), (vec![1, 2, 3, 4, 5, 6], true)));
+        assert_eq!((found(0), found(4).0.len()), ((vec![], false), 4));
+        assert_eq!((found(5).1, found(6).1), (false, true));
     }
 
     #[test]
     fn a_path_that_climbs_names_nothing() {
         assert!(directories("/../../etc").is_empty());
         assert!(!is_populated("/gpool-no-such-cgroup"));
-        assert!(processes_in("/gpool-no-such-cgroup").is_empty());
+        assert_eq!(processes_in("/gpool-no-such-cgroup"), (BTreeSet::new(), true));
     }
 
     #[test]
@@ -385,7 +396,7 @@ mod tests {
         fs::write(root.path().join("cgroup.procs"), "7\n8\n").unwrap();
         fs::write(below.join("cgroup.procs"), "9\n").unwrap();
         let mut found = BTreeSet::new();
-        collect_processes(root.path(), &mut found);
+        assert!(collect_some(root.path().to_owned(), GROUPS, &mut found));
         assert_eq!(found, BTreeSet::from([7, 8, 9].map(HostPid)));
     }
 }

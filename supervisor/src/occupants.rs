@@ -116,6 +116,16 @@ impl Occupants {
         })
     }
 
+    /// All those that [`lists`](Self::lists) is true of.
+    pub fn all_listed(&self) -> BTreeSet<HostPid> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed = state.gpus.iter().flatten().flat_map(|look| &look.listed);
+        listed
+            .filter(|(pid, start)| start.is_some() && **start == procfs::start_ticks(**pid))
+            .map(|(pid, _)| *pid)
+            .collect()
+    }
+
     /// Whether any GPU listed this process, alive or dead, when it was asked last.
     pub fn listed(&self, process: &ProcessName) -> bool {
         let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -280,8 +290,10 @@ mod tests {
         let me = std::process::id();
         let mine = procfs::start_ticks(HostPid(me));
         assert!(has_let_go(me, mine, false), "one that goes on, and is another");
+        assert_eq!(occupants.all_listed(), BTreeSet::from([HostPid(me)]));
         assert!(!has_let_go(me, mine, true) && !has_let_go(me, None, false));
         assert!(!has_let_go(me, mine.map(|ticks| ticks + 1), false), "it has ended since it was listed");
+        assert_eq!(occupants.all_listed(), BTreeSet::new());
         // One that has ended and that nobody has waited for has its pid still.
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let ticks = procfs::start_ticks(HostPid(child.id()));

@@ -155,14 +155,14 @@ fn begin(leases: &Leases, lease: &str, by: Taking) -> Result<Begun, ErrorBody> {
     Ok(Begun::Now(Box::new(lease.record.clone()), Box::new(lease.view())))
 }
 
-/// Denies the devices to the container's cgroup if that has not been done, and ends who uses them: those that were killed.
-/// The book is not locked meanwhile.
+/// Denies the devices to the container's cgroup if that has not been done, and ends who uses them, as far as there is time: those that
+/// were killed. The book is not locked meanwhile.
 ///
 /// # Errors
 /// The kernel does not deny them.
 fn enforce(leases: &Leases, id: &LeaseId) -> io::Result<BTreeSet<HostPid>> {
     let Some((taken, mut killed)) = keep_denied(leases, id)? else { return Ok(BTreeSet::new()) };
-    killed.extend(end_users(leases, id, &taken, Reach::ALL).0);
+    killed.extend(end_users(leases, id, &taken, Reach::of_one()).0);
     Ok(killed)
 }
 
@@ -301,10 +301,10 @@ fn end_users(leases: &Leases, id: &LeaseId, taken: &Taken, reach: Reach) -> (BTr
     for _ in 0..ROUNDS {
         let begun = Instant::now();
         let Some(registered) = registered(leases, id) else { break };
-        let users;
-        (users, stopped_at) = users_in(leases, cgroup, &taken.devices, &registered, reach);
+        let (users, is_cut);
+        (users, stopped_at, is_cut) = users_in(leases, cgroup, &taken.devices, &registered, reach);
         if let Some(lease) = leases.book().leases.get_mut(id).filter(|lease| !lease.record.has_lost_share()) {
-            lease.clearance.note(begun, users.iter().copied());
+            lease.clearance.note(begun, users.iter().copied(), is_cut);
         }
         if let Some(group) = taken.mps_group.as_ref().filter(|_| !users.is_empty() && killed.is_empty()) {
             killed.extend(terminate_clients(leases, group, cgroup));
@@ -327,30 +327,36 @@ fn end_users(leases: &Leases, id: &LeaseId, taken: &Taken, reach: Reach) -> (BTr
             break;
         }
     }
-    killed.extend(strays::end_late(leases, id, cgroup));
+    // Whom others have left too little time for has his turn next.
+    if stopped_at.is_none() || reach.has_all_time {
+        killed.extend(strays::end_late(leases, id, cgroup));
+    }
     // What is left of one that somebody has paused stays so.
-    if was_frozen && !cgroup::processes_in(cgroup).is_empty() {
+    if was_frozen && !cgroup::processes_in(cgroup).0.is_empty() {
         cgroup::freeze(cgroup);
     }
     (killed, stopped_at)
 }
 
-/// Those in a cgroup that use the devices, and where it has stopped. Who may hold one behind more descriptors than are looked at is one,
-/// too: nothing else could be known of it.
+/// Those in a cgroup that use the devices, where it has stopped, and whether it has not looked at each. Who may hold one behind more
+/// descriptors than are looked at is one, too: nothing else could be known of it.
 fn users_in(
     leases: &Leases,
     cgroup: &str,
     devices: &BTreeSet<(u32, u32)>,
     registered: &BTreeSet<HostPid>,
     reach: Reach,
-) -> (Vec<ProcessName>, Option<HostPid>) {
+) -> (Vec<ProcessName>, Option<HostPid>, bool) {
     let may_hold = |pid: HostPid| descriptors(pid, devices) != Descriptors::NotOpen;
     let uses = |pid: HostPid| registered.contains(&pid) || leases.occupants.lists(pid) || may_hold(pid);
     // Named first: who has ended before that has let go, and who is listed as ended afterwards can be told from others.
-    reach.over(&cgroup::processes_in(cgroup), |pid| name_of(pid).filter(|_| uses(pid)))
+    let (all, is_all) = cgroup::processes_in(cgroup);
+    let (users, stopped_at) = reach.over(&all, |pid| name_of(pid).filter(|_| uses(pid)));
+    (users, stopped_at, !is_all || stopped_at.is_some() || !reach.is_from_the_first())
 }
 
-/// Sends a signal to the processes of a lease that use its GPUs, registered or not; to how many. The book is not to be held.
+/// Sends a signal to the processes of a lease that use its GPUs, registered or not, as far as they are found in time; to how many. The book
+/// is not to be held.
 pub fn signal_users(leases: &Leases, id: &LeaseId, signal: Signal) -> usize {
     let known = {
         let mut book = leases.book();
@@ -359,7 +365,7 @@ pub fn signal_users(leases: &Leases, id: &LeaseId, signal: Signal) -> usize {
         lease.record.cgroup.clone().map(|cgroup| (cgroup, leases.files.gpu_devices(&gpus)))
     };
     let (Some((cgroup, devices)), Some(registered)) = (known, registered(leases, id)) else { return 0 };
-    let (users, _) = users_in(leases, &cgroup, &devices, &registered, Reach::ALL);
+    let (users, ..) = users_in(leases, &cgroup, &devices, &registered, Reach::of_one());
     let held = users.iter().filter_map(|process| WatchedProcess::open(process.pid).ok());
     // Asked with the pidfd in hand: the pid may have been another's when the list was read.
     let is_sent =
@@ -390,8 +396,9 @@ pub fn settle(leases: &Leases, lease: &mut Lease) -> Option<Duration> {
         let waited_for = lease.gpus().filter_map(|gpu| Some((gpu, since?)));
         return leases.occupants.ask_soon_after(waited_for, Instant::now());
     }
-    let its = lease.record.cgroup.as_deref().map(cgroup::processes_in).unwrap_or_default();
-    if its.iter().any(|pid| leases.occupants.lists(*pid)) {
+    // Whose cgroup it is may have made any number of groups in it, and the book is locked: so of those that are listed it is asked.
+    let is_its = |pid: &HostPid| lease.record.cgroup.as_deref().is_some_and(|cgroup| cgroup::has(cgroup, *pid));
+    if leases.occupants.all_listed().iter().any(is_its) {
         // It is ended at the guard's next look.
         lease.clearance = Clearance::default();
         return None;

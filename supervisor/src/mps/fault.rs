@@ -111,7 +111,7 @@ fn reached(leases: &Leases, id: &str, clients: &BTreeSet<HostPid>) -> BTreeSet<L
         let its = its.filter(|lease| lease.state == LeaseState::Active || lease.state == LeaseState::Ending);
         its.map(|lease| (lease.record.lease_id.clone(), lease.record.cgroup.clone())).collect()
     };
-    let holds_client = |cgroup: &str| cgroup::processes_in(cgroup).iter().any(|pid| clients.contains(pid));
+    let holds_client = |cgroup: &str| clients.iter().any(|pid| cgroup::has(cgroup, *pid));
     let named: BTreeSet<LeaseId> = (all.iter())
         .filter(|(_, cgroup)| cgroup.as_deref().is_some_and(holds_client))
         .map(|(lease, _)| lease.clone())

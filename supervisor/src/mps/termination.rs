@@ -15,8 +15,7 @@ pub fn terminate_clients(leases: &Leases, id: &str, cgroup: &str) -> BTreeSet<Ho
     let (Some(server), Ok(program)) = (server, leases.mps_program()) else { return BTreeSet::new() };
     let control = Control::of(&program, &leases.configuration().paths.run_dir, id).hasty();
     let ended = control.clients_of(server.pid).and_then(|clients| {
-        let its = cgroup::processes_in(cgroup);
-        let clients: BTreeSet<HostPid> = clients.into_iter().filter(|pid| its.contains(pid)).collect();
+        let clients: BTreeSet<HostPid> = clients.into_iter().filter(|pid| cgroup::has(cgroup, *pid)).collect();
         control.terminate(server.pid, &clients).map(|()| clients)
     });
     // They are killed all the same.

@@ -15,14 +15,26 @@ pub struct Clearance {
     strays: BTreeSet<ProcessName>,
     /// Whether it was ended as a whole.
     is_ended: bool,
+    /// Whether the last look has not seen all of its processes.
+    is_cut: bool,
 }
 
 impl Clearance {
-    /// A look at the container's cgroup, begun at `begun`, has found these.
-    pub fn note(&mut self, begun: Instant, users: impl Iterator<Item = ProcessName>) {
+    /// A look at the container's cgroup, begun at `begun`, has found these; none also where it has not seen all and others may be there.
+    pub fn note(&mut self, begun: Instant, users: impl Iterator<Item = ProcessName>, is_cut: bool) {
         let mut is_anybody_there = false;
         self.users.extend(users.inspect(|_| is_anybody_there = true));
-        self.since = if is_anybody_there { None } else { self.since.or(Some(begun)) };
+        self.is_cut = is_cut;
+        self.since = match (is_anybody_there, is_cut) {
+            (true, _) => None,
+            (false, true) => self.since,
+            (false, false) => self.since.or(Some(begun)),
+        };
+    }
+
+    /// Whether the last look has not seen all of its processes.
+    pub fn is_cut(&self) -> bool {
+        self.is_cut
     }
 
     /// These had registered and were found outside of the container's cgroup.
@@ -85,10 +97,12 @@ mod tests {
             occupants.note(gpu, at(5), BTreeMap::new());
         }
         assert!(!is_over(&clearance), "nobody has looked");
-        clearance.note(at(10), [user].into_iter());
+        clearance.note(at(8), [].into_iter(), true);
+        assert!(clearance.since().is_none() && clearance.is_cut(), "others may be there whom it has not seen");
+        clearance.note(at(10), [user].into_iter(), false);
         assert!(clearance.since().is_none() && !is_over(&clearance));
-        clearance.note(at(20), [].into_iter());
-        clearance.note(at(40), [].into_iter());
+        clearance.note(at(20), [].into_iter(), false);
+        clearance.note(at(40), [].into_iter(), false);
         assert!(clearance.since().is_some() && !is_over(&clearance), "NVML was asked before");
         list(0, 30, &[(7, None), (8, Some(5))]);
         list(1, 30, &[]);
@@ -99,9 +113,9 @@ mod tests {
         assert!(!is_over(&clearance), "of one GPU nothing is known");
         list(1, 32, &[]);
         let other = ProcessName { pid: HostPid(9), start_ticks: 200 };
-        clearance.note(at(50), [other].into_iter());
+        clearance.note(at(50), [other].into_iter(), true);
         assert!(!is_over(&clearance), "somebody has come back");
-        clearance.note(at(60), [].into_iter());
+        clearance.note(at(60), [].into_iter(), false);
         list(0, 61, &[(9, None)]);
         list(1, 61, &[]);
         assert!(!is_over(&clearance), "the driver is not done with that one");

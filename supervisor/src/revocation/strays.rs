@@ -42,10 +42,11 @@ fn goes_on(process: &WatchedProcess) -> bool {
     pids.any(|pid| procfs::goes_on(pid, procfs::start_ticks(pid))) && !process.has_ended()
 }
 
-/// How many had left the cgroup, and whether anybody who has registered goes on.
+/// How many had left the cgroup, and whether anybody who has registered goes on, or may be there who was not looked at.
 pub fn seen(leases: &Leases, id: &LeaseId) -> (usize, bool) {
-    let strays = leases.book().leases.get(id).map_or(0, |lease| lease.clearance.strays());
-    (strays, registered(leases, id).iter().any(goes_on))
+    let its = |lease: &Lease| (lease.clearance.strays(), lease.clearance.is_cut());
+    let (strays, is_cut) = leases.book().leases.get(id).map_or((0, false), its);
+    (strays, is_cut || registered(leases, id).iter().any(goes_on))
 }
 
 /// Kills those: how many there were, and who was killed. It is noted with the lease that the denial does not bind all of it.
@@ -67,7 +68,8 @@ pub fn signal(processes: &[WatchedProcess], signal: Signal) -> BTreeSet<HostPid>
 }
 
 /// Ends the container as a whole, once, if its share is not free so long after its GPUs were taken: then somebody holds them who is not
-/// found in its cgroup and has not registered, as a child is to whom a device was handed. With its first process its PID
+/// found in its cgroup and has not registered, as a child is to whom a device was handed, or its processes, their descriptors or its groups
+/// are more than a look gets through, and nobody can say that none of them does. With its first process its PID
 /// namespace ends, which nobody leaves. Those that were killed.
 pub fn end_late(leases: &Leases, id: &LeaseId, cgroup: &str) -> BTreeSet<HostPid> {
     let (now, nothing) = (Instant::now(), BTreeSet::new());
@@ -84,20 +86,27 @@ pub fn end_late(leases: &Leases, id: &LeaseId, cgroup: &str) -> BTreeSet<HostPid
     let is_at_its_end = |process: WatchedProcess| !goes_on(&process) && !process.has_ended();
     let users = users.into_iter().filter_map(|user| WatchedProcess::reopen(user).ok());
     let is_at_an_end = users.chain(registered(leases, id)).any(is_at_its_end);
-    let (about, short, init) = {
+    let (about, short, init, is_cut) = {
         let mut book = leases.book();
         let Some(lease) = book.leases.get_mut(id).filter(|lease| is_late(lease, is_at_an_end)) else { return nothing };
         lease.clearance.note_end();
         let init = lease.init.as_ref().and_then(|init| init.try_clone().ok());
-        (about(&lease.record, None), lease.record.container_id.short().to_owned(), init)
+        let short = lease.record.container_id.short().to_owned();
+        (about(&lease.record, None), short, init, lease.clearance.is_cut())
     };
     let mut killed = cgroup::kill(cgroup);
     killed.extend(hang::stop(None, init.as_ref(), std::iter::empty()));
     if !killed.is_empty() {
-        let message = format!(
-            "ended {short} as a whole: something of it held its GPUs still {} s after they were taken from it and all who were found had ended",
-            patience(is_at_an_end).as_secs()
-        );
+        let seconds = patience(is_at_an_end).as_secs();
+        let message = if is_cut {
+            format!(
+                "ended {short} as a whole: {seconds} s after its GPUs were taken from it nobody could say whether it held them still, since its processes, what they have open or its cgroups are more than are looked at"
+            )
+        } else {
+            format!(
+                "ended {short} as a whole: something of it held its GPUs still {seconds} s after they were taken from it and all who were found had ended"
+            )
+        };
         leases.events.note(EventKind::LeaseRevoked, about, message);
     }
     killed
