@@ -118,6 +118,8 @@ pub enum EventKind {
     AllocationRefused,
     /// An allocation had no room within the cap and lies in the host's memory.
     AllocationSpilled,
+    /// A GPU had no memory left for an allocation within a lease's cap.
+    GpuFull,
     /// A look-up of a function by name was refused because the shim does not know its version.
     UnknownVersion,
     /// As many processes of a lease use its GPUs as may; further ones are refused by the driver's error.
@@ -192,7 +194,7 @@ pub enum EventKind {
 
 impl EventKind {
     /// Every kind, in the order of its definition.
-    pub const ALL: [EventKind; 61] = [
+    pub const ALL: [EventKind; 62] = [
         EventKind::SupervisorStarted,
         EventKind::SupervisorStalled,
         EventKind::LeaseGranted,
@@ -219,6 +221,7 @@ impl EventKind {
         EventKind::Latency,
         EventKind::AllocationRefused,
         EventKind::AllocationSpilled,
+        EventKind::GpuFull,
         EventKind::UnknownVersion,
         EventKind::PlacesFull,
         EventKind::Breach,
@@ -261,6 +264,7 @@ impl EventKind {
     pub fn priority(self) -> EventPriority {
         match self {
             EventKind::SupervisorStalled
+            | EventKind::GpuFull
             | EventKind::UnknownVersion
             | EventKind::PlacesFull
             | EventKind::Breach

@@ -10,9 +10,13 @@ macro_rules! calls {
         pub enum Call { $($(#[$note])* $call = $word),* }
 
         impl Call {
-            /// The function's name for the word that a tenant wrote; none for one that means nothing here.
+            /// Beside the call's number: it was within the cap, and the driver had no memory left for it. A supervisor that does not know
+            /// this knows no call of that number, and names none.
+            pub const HAD_ROOM: u32 = 1 << 31;
+
+            /// The function's name for the word that a tenant wrote, [`Call::HAD_ROOM`] or not; none for one that means nothing here.
             pub fn name_of(word: u32) -> Option<&'static str> {
-                match word {
+                match word & !Self::HAD_ROOM {
                     $($word => Some($name),)*
                     _ => None,
                 }
@@ -49,6 +53,7 @@ mod tests {
     #[test]
     fn a_word_that_means_nothing_has_no_name() {
         assert_eq!(Call::name_of(Call::GraphLaunch as u32), Some("cuGraphLaunch"));
+        assert_eq!(Call::name_of(Call::MemAlloc as u32 | Call::HAD_ROOM), Some("cuMemAlloc"));
         assert_eq!([0, 19, u32::MAX].map(Call::name_of), [None; 3]);
     }
 }

@@ -301,13 +301,14 @@ fn take_out(
         leases.gatekeeper.collect(lease.tenant);
     }
     for slot in slots {
-        let (Some(process), last) = (lease.processes.remove(slot), at(*slot)) else { continue };
+        let (Some(mut process), last) = (lease.processes.remove(slot), at(*slot)) else { continue };
         if is_anothers(&lease.region, *slot, process.registration) {
             continue;
         }
         let (pid, gpus) = (process.watched.name.pid, lease.accounts.len());
         last.iter().for_each(|last| {
             lease.retired.count(last);
+            lease.shortages.look(&mut process, last, gpus);
             lease.lost_contexts.look(last, clock::now_ns(), Some(pid), gpus);
         });
         part(lease, *slot, last.as_ref(), &process);

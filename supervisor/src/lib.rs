@@ -115,6 +115,7 @@ mod sampler;
 mod service;
 mod service_manager;
 mod settings;
+mod shortages;
 mod silence;
 mod sites;
 mod sole;

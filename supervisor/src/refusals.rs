@@ -6,6 +6,7 @@ use crate::lease::{Figures, Holding, Lease, Leases, about};
 use crate::lost_contexts;
 use crate::procfs;
 use crate::region::Report;
+use crate::shortages;
 use gpool_protocol::{EventKind, HostPid, format_bytes};
 use gpool_shared_region::{Call, SLOTS, SlotSnapshot};
 use std::sync::atomic::Ordering;
@@ -28,15 +29,20 @@ struct Claimant {
 
 /// What a process says of its last refusal.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Refusal {
-    bytes: u64,
-    free_bytes: u64,
-    call: u32,
-    gpu: usize,
+pub struct Refusal {
+    /// How much it had asked for.
+    pub bytes: u64,
+    /// What was free of the cap.
+    pub free_bytes: u64,
+    /// A [`Call`], with [`Call::HAD_ROOM`] or without.
+    pub call: u32,
+    /// The GPU, by its place in the lease.
+    pub gpu: usize,
 }
 
 impl Refusal {
-    fn of(slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
+    /// What the process in `slot` says, of a lease on `gpus` GPUs.
+    pub fn of(slot: &SlotSnapshot<'_>, gpus: usize) -> Self {
         Self {
             bytes: slot.refused_bytes(),
             free_bytes: slot.refused_free_bytes(),
@@ -52,7 +58,9 @@ pub fn tell(leases: &Leases) {
     let (mut report, now_ns) = (Report::new(), clock::now_ns());
     leases.each_in_turn(|lease| {
         let figures = lease.figures(&mut report);
-        if lease.refusal_repetition.look(now_ns, figures.refused, lease.refusals_told) {
+        shortages::look(lease, &report);
+        let refusals_told = figures.refused - shortages::others(lease, &figures);
+        if lease.refusal_repetition.look(now_ns, figures.refused, refusals_told) {
             tell_refusals(leases, lease, &figures, &report);
         }
         if lease.unknown_version_repetition.look(now_ns, figures.unknown_versions, lease.unknown_versions_told) {
@@ -61,6 +69,7 @@ pub fn tell(leases: &Leases) {
         if lease.spills.look(now_ns, figures.spills) {
             tell_spills(leases, lease, &figures);
         }
+        shortages::tell(leases, lease);
         lost_contexts::tell(leases, lease, &figures, &report);
         // By the processes that the supervisor holds: what a report says of itself is no reason to speak. Dead ones have
         // their places until the device has let go of them.
@@ -83,7 +92,8 @@ pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     let spills = lease.spills.has_told();
     let mut report = Report::new();
     let figures = lease.figures(&mut report);
-    if allocations && figures.refused > lease.refusals_told {
+    shortages::look(lease, &report);
+    if allocations && shortages::others(lease, &figures) > 0 {
         tell_refusals(leases, lease, &figures, &report);
     }
     if versions && figures.unknown_versions > lease.unknown_versions_told {
@@ -92,13 +102,14 @@ pub fn tell_rest(leases: &Leases, lease: &mut Lease) {
     if spills && lease.spills.untold(figures.spills) > 0 {
         tell_spills(leases, lease, &figures);
     }
+    shortages::tell_rest(leases, lease);
     lost_contexts::tell_rest(leases, lease, &figures, &report);
 }
 
 fn tell_refusals(leases: &Leases, lease: &mut Lease, figures: &Figures, report: &Report) {
     let message = refusal(lease, figures, report);
     leases.events.note(EventKind::AllocationRefused, about(&lease.record, None), message);
-    lease.refusals_told = figures.refused;
+    lease.refusals_told = lease.refusals_told.saturating_add(shortages::others(lease, figures));
     for (slot, claimed) in report.taken() {
         if let Some(process) = lease.processes.get_mut(&slot) {
             process.refusals_told = claimed.refused();
@@ -159,7 +170,7 @@ fn refusal(lease: &Lease, figures: &Figures, report: &Report) -> String {
         ),
     };
     let text = sentence(
-        figures.refused - lease.refusals_told,
+        shortages::others(lease, figures),
         lease.record.container_id.short(),
         claimants.collect(),
         control.context_bytes.load(Ordering::Relaxed),

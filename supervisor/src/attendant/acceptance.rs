@@ -196,7 +196,10 @@ fn accept(leases: &Leases, lease: &mut Lease, registration: Registration, seen: 
             if is_alone {
                 free_earlier(leases, lease, watched.name, program);
             }
-            lease.processes.insert(slot, Process { registration: number, watched, program, refusals_told: 0 });
+            lease.processes.insert(
+                slot,
+                Process { registration: number, watched, program, refusals_told: 0, refusals_seen: Some(0) },
+            );
             lease.dead.remove(&slot);
             // It may wait for this. What the record says of it a supervisor that starts finds out anew.
             lease.region.accept_behind_what_is_cleared(slot, number);

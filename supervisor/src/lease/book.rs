@@ -20,6 +20,7 @@ use crate::procfs::{ProcessName, ProgramMark, WatchedProcess};
 use crate::queue::Queue;
 use crate::region::{RegionHost, Report};
 use crate::revocation::Clearance;
+use crate::shortages::Shortages;
 use crate::suspension::SuspensionNotes;
 use crate::uncounted::Uncounted;
 use gpool_configuration::Configuration;
@@ -49,6 +50,8 @@ pub struct Process {
     pub program: Option<ProgramMark>,
     /// Its refusals that an event has told.
     pub refusals_told: u64,
+    /// Its refusals at the last look; none of one taken over, before the first.
+    pub refusals_seen: Option<u64>,
 }
 
 /// A process that has ended, or the program that one has run; its slot keeps what it held until the device has it back.
@@ -100,6 +103,8 @@ pub struct Lease {
     pub refusals_told: u64,
     /// How often that is told.
     pub refusal_repetition: Repetition,
+    /// Of the refusals, those of what had room within its cap.
+    pub shortages: Shortages,
     /// Refused look-ups that an event has told.
     pub unknown_versions_told: u64,
     /// How often that is told.

@@ -12,6 +12,7 @@ use crate::preemptions::MakesRoom;
 use crate::procfs::WatchedProcess;
 use crate::region::RegionHost;
 use crate::revocation::Clearance;
+use crate::shortages::Shortages;
 use crate::suspension::SuspensionNotes;
 use crate::uncounted::Uncounted;
 use gpool_policy::TenantId;
@@ -69,6 +70,7 @@ impl Entry {
             dead: BTreeMap::new(),
             refusals_told: 0,
             refusal_repetition: Repetition::default(),
+            shortages: Shortages::default(),
             unknown_versions_told: 0,
             unknown_version_repetition: Repetition::default(),
             failed: Vec::new(),

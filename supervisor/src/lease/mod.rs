@@ -103,4 +103,5 @@ pub use statement::{Facts, GpuStatement, Statement, kib_s, statements};
 pub use suspended::{SuspensionRecord, notices, wants};
 pub use taken::{RevocationRecord, Taking};
 pub use takeover::{take_over, take_over_stranded};
+pub use tellings::Tellings;
 pub use trial::of_nobody;

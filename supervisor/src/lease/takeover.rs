@@ -266,7 +266,10 @@ fn take_over_one(leases: &Leases, record: Record) -> Result<(), String> {
                 // Another one may have been executed since: that is seen by this mark.
                 let program = known.program.or_else(|| ProgramMark::of(watched.name.pid));
                 let registration = known.registration;
-                lease.processes.insert(known.slot, Process { registration, watched, program, refusals_told: 0 });
+                lease.processes.insert(
+                    known.slot,
+                    Process { registration, watched, program, refusals_told: 0, refusals_seen: None },
+                );
             }
             None => {
                 let Some(dead) = died_meanwhile(&region, &known, now) else { continue };

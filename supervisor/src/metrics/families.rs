@@ -178,7 +178,7 @@ families! {
     LeaseSpilled Gauge "gpool_lease_spilled_bytes" ["container_id", "lease_id"] "What lies there; absent where nothing may";
     LeaseMemoryPeak Gauge "gpool_lease_memory_peak_bytes" ["container_id", "lease_id"]
         "The most memory that the lease has held on one GPU since it was made, contexts included";
-    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap; absent without shims, as all that they count";
+    LeaseRefused Counter "gpool_lease_allocations_refused_total" ["container_id", "lease_id"] "Allocations refused because of the cap, or because the GPU itself had no memory left (event gpu-full); absent without shims, as all that they count";
     LeaseProgramFaults Counter "gpool_lease_program_faults_total" ["container_id", "lease_id"]
         "Processes that have lost their work on a GPU for good, by a fault of their own or of the GPU; absent without shims";
     LeaseUnknownVersions Counter "gpool_lease_unknown_versions_total" ["container_id", "lease_id"]
