@@ -35,9 +35,26 @@ pub fn charge(place: &Place, gpu: usize, charge: Charge, call: Call) -> Result<(
 #[cold]
 #[inline(never)]
 pub fn refused(place: &Place, gpu: usize, charge: Charge, call: Call) -> CUresult {
+    told(place, gpu, charge, call as u32)
+}
+
+#[cold]
+#[inline(never)]
+fn told(place: &Place, gpu: usize, charge: Charge, call: u32) -> CUresult {
     memory::refuse(&place.region, place.slot(), gpu, charge, call);
     place.ring();
     CUDA_ERROR_OUT_OF_MEMORY
+}
+
+/// What to answer where the driver has answered `result` to what had room within the cap, and the charge was taken back: if the GPU
+/// itself had none left, that is told, too, unless the call has another place for it, as for [`charge`].
+#[inline(never)]
+pub fn answered(place: &Place, gpu: usize, charge: Charge, call: Call, result: CUresult) -> CUresult {
+    match result {
+        CUDA_ERROR_OUT_OF_MEMORY if spill::takes(place, call) => spill::INSTEAD,
+        CUDA_ERROR_OUT_OF_MEMORY => told(place, gpu, charge, call as u32 | Call::HAD_ROOM),
+        result => result,
+    }
 }
 
 /// An allocation that is charged and not made yet. The two halves around the driver's call are no generics, so that
@@ -46,6 +63,7 @@ pub struct Reserved {
     place: &'static Place,
     gpu: usize,
     bytes: u64,
+    call: Call,
     _change: Change,
 }
 
@@ -57,7 +75,7 @@ impl Reserved {
         let (gpu, bytes) = (PROCESS.current_gpu(place), memory::rounded_bytes(bytes));
         let change = place.change();
         charge(place, gpu, Charge::Bytes(bytes), call)?;
-        Ok(Self { place, gpu, bytes, _change: change })
+        Ok(Self { place, gpu, bytes, call, _change: change })
     }
 
     /// Keeps the charge if the driver allocated, with the context; takes it back if it refused.
@@ -71,18 +89,24 @@ impl Reserved {
         None
     }
 
-    /// As `settle`, and what was made is remembered by the handle that the driver has written to `handle`. What the table
-    /// has no room for stays charged until its context goes.
+    /// As [`answered`], once it is settled.
     #[inline(never)]
-    pub fn hold(self, result: CUresult, kind: Kind, handle: *const u64) {
+    pub fn answered(&self, result: CUresult) -> CUresult {
+        answered(self.place, self.gpu, Charge::Bytes(self.bytes), self.call, result)
+    }
+
+    /// As `settle`, and what was made is remembered by the handle that the driver has written to `handle`. What the table
+    /// has no room for stays charged until its context goes. What to answer.
+    #[inline(never)]
+    pub fn hold(self, result: CUresult, kind: Kind, handle: *const u64) -> CUresult {
         let place = self.place;
-        if let Some(held) = self.settle(result) {
-            if kind == Kind::Module {
-                place.add_image_bytes(held.bytes);
-            }
-            // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
-            remember(place, Held { kind, handle: unsafe { *handle }, ..held });
+        let Some(held) = self.settle(result) else { return self.answered(result) };
+        if kind == Kind::Module {
+            place.add_image_bytes(held.bytes);
         }
+        // SAFETY: the driver succeeded, so `handle` is valid and holds the handle.
+        remember(place, Held { kind, handle: unsafe { *handle }, ..held });
+        result
     }
 }
 
@@ -116,11 +140,7 @@ pub fn held<T>(kind: Kind, call: Call, handle: *mut T, bytes: u64, driver: impl 
         return result;
     }
     match Reserved::new(call, bytes) {
-        Ok(reserved) => {
-            let result = driver();
-            reserved.hold(result, kind, handle.cast());
-            result
-        }
+        Ok(reserved) => reserved.hold(driver(), kind, handle.cast()),
         Err(refused) => refused,
     }
 }
@@ -186,10 +206,11 @@ pub fn allocated_on(place: &Place, gpu: usize, bytes: u64, call: Call, driver: i
         return refused;
     }
     let result = driver();
-    if result != CUDA_SUCCESS {
-        PROCESS.release_on_device(place, gpu, bytes);
+    if result == CUDA_SUCCESS {
+        return result;
     }
-    result
+    PROCESS.release_on_device(place, gpu, bytes);
+    answered(place, gpu, Charge::Bytes(bytes), call, result)
 }
 
 /// Charges `bytes` that belong to GPU `gpu` of the lease and to no context.
@@ -249,12 +270,13 @@ pub fn opening(place: &Place) -> BurstTag {
 /// remembers it by the handle that the driver writes to `handle`. None, with nothing done, where nobody knows it as one. As for
 /// [`taken`], the caller says that it changes what is held.
 #[cold]
+#[inline(never)]
 pub fn named(
     kind: Kind,
     call: Call,
     name: Option<u64>,
     handle: *const u64,
-    driver: impl FnOnce() -> CUresult,
+    driver: &dyn Fn() -> CUresult,
 ) -> Option<CUresult> {
     let place = PROCESS.place()?;
     let piece = match taken(place, name, call) {

@@ -92,7 +92,7 @@ pub unsafe extern "C" fn cuImportExternalMemory(
     let import = || unsafe { real::<CuImportExternalMemory>(index::cuImportExternalMemory)(memory, descriptor) };
     let name = given.filter(|given| given.kind == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD);
     let name = name.and_then(|given| names::of_descriptor(given.handle[0] as c_int));
-    match named(Kind::External, Call::ImportExternal, name, memory.cast(), import) {
+    match named(Kind::External, Call::ImportExternal, name, memory.cast(), &import) {
         Some(result) => result,
         None => held(Kind::External, Call::ImportExternal, memory, bytes, import),
     }

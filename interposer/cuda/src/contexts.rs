@@ -1,6 +1,6 @@
 //! Contexts: charged before they are made, with what each of them loads of the libraries that there are.
 
-use crate::accounts::{are_bound, gone, refused};
+use crate::accounts::{answered, are_bound, gone, refused};
 use crate::entry::{index, real};
 use crate::touched::touch;
 use crate::{HANDLES, PROCESS, pool_accounts};
@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::contexts::Beginning;
 use gpool_interposer_logic::futex::{Taken, Turn};
-use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::memory::{Call, Charge};
 use gpool_interposer_logic::process::{Change, Place};
 
 /// Devices that a process can see at once.
@@ -93,17 +93,20 @@ impl Begun {
     #[cold]
     #[inline(never)]
     fn end(self, result: CUresult, context: *const CUcontext) -> CUresult {
-        match result {
+        if result == CUDA_SUCCESS {
             // SAFETY: the driver succeeded, so `context` is valid and holds the handle.
-            CUDA_SUCCESS => PROCESS.context_made(self.place, self.context, unsafe { *context }, self.gpu),
-            _ => PROCESS.context_refused(self.place, self.context, self.gpu),
+            PROCESS.context_made(self.place, self.context, unsafe { *context }, self.gpu);
+            return result;
         }
-        result
+        PROCESS.context_refused(self.place, self.context, self.gpu);
+        answered(self.place, self.gpu, Charge::Context, Call::Context, result)
     }
 }
 
 /// Makes a context on `device` through `driver`, charged.
-pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: impl FnOnce() -> CUresult) -> CUresult {
+#[cold]
+#[inline(never)]
+pub fn context_created(context: *mut CUcontext, device: CUdevice, driver: &dyn Fn() -> CUresult) -> CUresult {
     match Begun::new(device) {
         Ok(begun) => begun.end(driver(), context),
         Err(refused) => refused,
@@ -192,7 +195,7 @@ pub fn primary_retained(context: *mut CUcontext, device: CUdevice) -> CUresult {
     // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
     let retain = || unsafe { real::<CuDevicePrimaryCtxRetain>(index::cuDevicePrimaryCtxRetain)(context, device) };
     let Some(_changing) = Changing::begin(device) else { return retain() };
-    let result = if primary_is_active(device) { retain() } else { context_created(context, device, retain) };
+    let result = if primary_is_active(device) { retain() } else { context_created(context, device, &retain) };
     if result == CUDA_SUCCESS
         && let Some(known) = PRIMARIES.get(device as usize)
     {
@@ -321,7 +324,7 @@ macro_rules! display_contexts {
         pub unsafe extern "C" fn $name(
             context: *mut CUcontext, flags: c_uint, device: CUdevice, display: c_uint, functions: *const c_void,
         ) -> CUresult {
-            context_created(context, device, || {
+            context_created(context, device, &|| {
                 // SAFETY: see cuGreenCtxCreate.
                 unsafe { real::<CuVDPAUCtxCreate>(index::$name)(context, flags, device, display, functions) }
             })

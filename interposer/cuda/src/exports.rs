@@ -301,7 +301,7 @@ macro_rules! contexts {
         pub unsafe extern "C" fn $name(
             context: *mut CUcontext, $($argument: $type,)* flags: c_uint, device: CUdevice,
         ) -> CUresult {
-            context_created(context, device, || {
+            context_created(context, device, &|| {
                 // SAFETY: see cuInit.
                 unsafe { real::<$kind>(index::$name)(context, $($argument,)* flags, device) }
             })

@@ -5,10 +5,10 @@
 //! it loads as late as at the first launch is not charged here: it shows as a part of what a context costs.
 
 use crate::PROCESS;
-use crate::accounts::{Reserved, forget, let_go, refused, remember};
+use crate::accounts::{answered, held, inexact, let_go, refused, remember};
 use crate::entry::{index, real};
+use crate::pool_accounts;
 use crate::touched::touch;
-use crate::{HANDLES, pool_accounts};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{Held, Kind};
@@ -90,79 +90,15 @@ fn need_of_file(path: *const c_char) -> Need {
     need
 }
 
-/// The device's own free memory.
-#[inline(never)]
-fn free_bytes() -> u64 {
-    let (mut free, mut total) = (0, 0);
-    // SAFETY: the entry point's type; there are places for the answers.
-    unsafe { real::<CuMemGetInfoV2>(index::cuMemGetInfo_v2)(&mut free, &mut total) };
-    free as u64
-}
-
-/// A module that is charged and not loaded yet, as far as its image could be read.
-struct Begun {
-    reserved: Option<Reserved>,
-    /// What the device had left, where the image could not be read.
-    free_bytes: Option<u64>,
-}
-
-impl Begun {
-    #[cold]
-    #[inline(never)]
-    fn new(need: Need) -> Result<Self, CUresult> {
-        let (bytes, mut free) = (charged(&need), None);
-        if !need.is_whole {
-            // What shows as taken counts, be it that others took it: it is an image's, which may take less.
-            free = Some(free_bytes());
-        }
-        let has_size = bytes > 0 || free.is_some();
-        let reserved = has_size.then(|| Reserved::new(Call::ModuleLoad, bytes.max(1))).transpose()?;
-        Ok(Self { reserved, free_bytes: free })
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn end(self, result: CUresult, module: *const CUmodule) -> CUresult {
-        match self.reserved {
-            Some(reserved) => reserved.hold(result, Kind::Module, module.cast()),
-            // SAFETY: the driver succeeded, so `module` is valid and holds the handle.
-            None if result == CUDA_SUCCESS => forget(Kind::Module, unsafe { *module } as u64),
-            None => {}
-        }
-        match self.free_bytes {
-            // SAFETY: as above.
-            Some(before) if result == CUDA_SUCCESS => grown(unsafe { *module }, before.saturating_sub(free_bytes())),
-            _ => result,
-        }
-    }
-}
-
-/// Loads a module through `driver`, charged.
-#[inline(always)]
-fn module_loaded(module: *mut CUmodule, need: Need, driver: impl FnOnce() -> CUresult) -> CUresult {
-    match Begun::new(need) {
-        Ok(begun) => begun.end(driver(), module),
-        Err(refused) => refused,
-    }
-}
-
-/// `module` takes `bytes`, as far as that shows: if they are more than is charged, the rest is charged, or it goes.
+/// What a module of this image is charged. Of one that could not be read NVML shows the rest: no figure of the device does, where
+/// others allocate meanwhile, and to them it must not be charged.
 #[cold]
 #[inline(never)]
-fn grown(module: CUmodule, bytes: u64) -> CUresult {
-    let known = HANDLES.lock().find(Kind::Module, module as u64).copied();
-    let (Some(before), Some(place)) = (known, PROCESS.place()) else { return CUDA_SUCCESS };
-    let more = bytes.saturating_sub(before.bytes);
-    let gpu = PROCESS.current_gpu(place);
-    if memory::try_reserve(&place.region, place.slot(), gpu, Charge::Bytes(more)) {
-        PROCESS.allocated(place, more);
-        place.add_image_bytes(more);
-        HANDLES.lock().put(Held { bytes: before.bytes + more, ..before });
-        return CUDA_SUCCESS;
+fn charged_module(need: Need) -> u64 {
+    if !need.is_whole {
+        inexact();
     }
-    // SAFETY: the entry point's type: it takes a handle.
-    let_go(Kind::Module, module, unsafe { real(index::cuModuleUnload) });
-    refused(place, gpu, Charge::Bytes(bytes), Call::ModuleLoad)
+    charged(&need)
 }
 
 macro_rules! modules {
@@ -175,7 +111,7 @@ macro_rules! modules {
         pub unsafe extern "C" fn $name(module: *mut CUmodule, $image: $type $(, $argument: $kind)*) -> CUresult {
             type Load = unsafe extern "C" fn(*mut CUmodule, $type $(, $kind)*) -> CUresult;
             // SAFETY: the entry point's type, the caller's arguments; so for all calls of `real` here.
-            module_loaded(module, $need($image), || unsafe {
+            held(Kind::Module, Call::ModuleLoad, module, charged_module($need($image)), || unsafe {
                 real::<Load>(index::$name)(module, $image $(, $argument)*)
             })
         }
@@ -231,7 +167,8 @@ impl BegunLibrary {
         } else {
             PROCESS.release_contexts(self.place, self.bytes);
         }
-        result
+        let (place, charge) = (self.place, Charge::Bytes(self.bytes));
+        answered(place, PROCESS.current_gpu(place), charge, Call::LibraryLoad, result)
     }
 }
 

@@ -56,5 +56,5 @@ pub unsafe extern "C" fn cuCtxSetLimit(limit: CUlimit, value: usize) -> CUresult
     if result == CUDA_SUCCESS {
         HANDLES.lock().limit_raised(kind, context, value as u64);
     }
-    result
+    reserved.answered(result)
 }

@@ -11,6 +11,7 @@ use gpool_driver_abi::cuda::{
     CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_NOT_SUPPORTED, CUDA_SUCCESS, CUdevice, CUdeviceptr, CUresult,
     CuDeviceTotalMemV2, CuMemAllocManaged, CuMemAllocPitchV2, CuMemAllocV2, CuMemGetInfoV2,
 };
+use gpool_interposer_logic::ended;
 use gpool_interposer_logic::handles::Kind;
 use gpool_interposer_logic::memory;
 use gpool_interposer_logic::memory::Call;
@@ -47,7 +48,9 @@ pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) ->
         return result;
     }
     if let Some(place) = crate::PROCESS.place() {
-        // What went back to pools may have gone back to the device by now, whatever was waited for meanwhile.
+        // What processes of this lease held that have ended is free, and so may be what went back to pools, whatever was waited for
+        // meanwhile.
+        ended::wait(&place.region, place.slot());
         pool_accounts::give_back(place, false);
         let device_free_bytes = if free.is_null() { u64::MAX } else { free_bytes as u64 };
         let (free, total) = memory::visible(&place.region, crate::PROCESS.current_gpu(place), device_free_bytes);

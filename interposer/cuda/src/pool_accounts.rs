@@ -8,6 +8,7 @@ use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::futex::Turn;
 use gpool_interposer_logic::pools::{Pool, Pools};
 use gpool_interposer_logic::process::Place;
+use gpool_interposer_logic::{ended, memory};
 
 /// Kept while the driver is asked what a pool holds, or the answer would be of another moment. What a profiler's callback does
 /// with pools meanwhile is not charged before, but with what is found the next time.
@@ -77,14 +78,15 @@ pub fn trim(pool: &Pool) {
 }
 
 /// Charges all pools for what they hold now, and lets those go that the program has destroyed. With `is_short` they
-/// give back first whatever is not in use. Whether there is any.
+/// give back first whatever is not in use, and so do processes that have ended. Whether there is any of them.
 #[inline(never)]
 pub fn give_back(place: &Place, is_short: bool) -> bool {
+    let have_ended = is_short && ended::wait(&place.region, place.slot());
     if !ARE_USED.load(Ordering::Relaxed) {
-        return false;
+        return have_ended;
     }
     let _relaxed = place.driver.relaxed_capture();
-    let Some(mut pools) = POOLS.take() else { return false };
+    let Some(mut pools) = POOLS.take() else { return have_ended };
     for pool in pools.all() {
         if is_short || pool.is_destroyed {
             trim(pool);
@@ -125,6 +127,15 @@ pub fn waited() {
 #[inline(never)]
 pub fn is_within() -> bool {
     POOLS.is_ours()
+}
+
+/// Whether `bytes` more on the GPU of `pool` would be within the cap if all pools there gave back all that they hold.
+#[cold]
+#[inline(never)]
+pub fn may_fit(place: &Place, pool: &Pool, bytes: u64) -> bool {
+    let gpu = pool.gpu;
+    let in_pools = with(|pools| pools.charged_bytes(gpu)).unwrap_or(u64::MAX);
+    memory::fits_without(&place.region, usize::from(gpu), bytes, in_pools)
 }
 
 /// Looks at the pools; none if this thread is already doing that.

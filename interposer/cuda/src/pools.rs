@@ -1,7 +1,7 @@
 //! Pools of stream-ordered memory, charged what they hold of the device, see `pool_accounts`.
 
 use crate::PROCESS;
-use crate::accounts::{freed as free_charged, inexact, refused};
+use crate::accounts::{answered, freed as free_charged, inexact, refused};
 use crate::entry::{index, real};
 use crate::pool_accounts::{give_back, with};
 use crate::work_exports::{legacy, per_thread};
@@ -109,8 +109,8 @@ struct Given {
 
 /// Charges the most that an allocation of `bytes` makes `pool` grow by, and says until the answer is dropped that account
 /// and device differ. Where the cap does not allow it, it is given what the pool holds, if it `may_reuse` that; or pools give back
-/// what they keep, at last what the work on `stream` still holds, unless nothing can come back so and the allocation may lie in the
-/// host's memory.
+/// what they keep, at last what the work on `stream` still holds, unless that cannot do, or nothing can come back so and the allocation
+/// may lie in the host's memory.
 fn given(place: &Place, pool: &Pool, (bytes, may_reuse): (u64, bool), stream: CUstream) -> Option<(Given, Change)> {
     let charged = Given { growth: growth_bytes(bytes), reused: 0 };
     let reserve = || PROCESS.reserve_on_device(place, usize::from(pool.gpu), charged.growth);
@@ -124,9 +124,10 @@ fn given(place: &Place, pool: &Pool, (bytes, may_reuse): (u64, bool), stream: CU
     if give_back(place, false) && reserve() || give_back(place, true) && reserve() {
         return Some((charged, change));
     }
-    // The program has asked for no wait: where nothing can come back, and there is another place, it does not.
+    // The program has asked for no wait: where nothing can come back, and there is another place, it does not. Nor where all that can
+    // come back would not do.
     let pending = pool_accounts::pending();
-    if pending == 0 && spill::has_room(place, bytes) {
+    if pending == 0 && spill::has_room(place, bytes) || !pool_accounts::may_fit(place, pool, charged.growth) {
         return None;
     }
     // While it waits they agree; the supervisor could not learn what a context costs from a program that always waits.
@@ -141,17 +142,15 @@ fn given(place: &Place, pool: &Pool, (bytes, may_reuse): (u64, bool), stream: CU
     is_reserved.then_some((charged, change))
 }
 
-/// An allocation before the driver is asked: its pool, and what it is given of that; nothing for memory of the host.
-struct Begun(Option<(&'static Place, usize, Given, Change)>);
+/// What an allocation is asked for: where its address goes, and how large it is.
+type Asked = (Call, *mut CUdeviceptr, u64);
 
-/// Begins to allocate `bytes` from `pool`, or from the current one, as the entry points begin; or what to answer instead, for which
-/// they may be in the host's memory at what `pointer` then says.
-fn begin(
-    pointer: *mut CUdeviceptr,
-    (bytes, may_reuse): (usize, bool),
-    pool: Option<CUmemoryPool>,
-    stream: CUstream,
-) -> Result<Begun, CUresult> {
+/// An allocation before the driver is asked: its pool with the GPU of that, and what it is given of it; nothing for memory of the host.
+struct Begun(Option<(&'static Place, (usize, usize), Given, Change)>);
+
+/// Begins to allocate what is `asked` for from `pool`, or from the current one, as the entry points begin; or what to answer instead,
+/// for which it may be in the host's memory.
+fn begin((asked, may_reuse): (Asked, bool), pool: Option<CUmemoryPool>, stream: CUstream) -> Result<Begun, CUresult> {
     let place = PROCESS.touched_place().ok_or(CUDA_ERROR_NOT_INITIALIZED)?;
     // A captured allocation becomes a part of a graph, which takes its memory whenever it is launched.
     if stream as usize > CU_STREAM_LEGACY && place.driver.is_capturing(stream) {
@@ -163,35 +162,39 @@ fn begin(
         pool_accounts::look_later();
         return Ok(Begun(None));
     }
-    let (device, is_named) = (device_of(place, stream), pool.is_some());
+    let device = device_of(place, stream);
     let handle = pool.or_else(|| current_pool(device?)).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     let pool = known(place, handle, device).ok_or(CUDA_ERROR_NOT_SUPPORTED)?;
     if pool.is_on_host {
         return Ok(Begun(None));
     }
-    let Some((given, change)) = given(place, &pool, (bytes as u64, may_reuse), stream) else {
-        let call = if is_named { Call::MemAllocFromPool } else { Call::MemAllocAsync };
-        return Err(match bytes {
-            0 => refused(place, usize::from(pool.gpu), Charge::Bytes(0), call),
-            _ => spill::spilled(place, usize::from(pool.gpu), (call, pointer, bytes as u64)),
+    let gpu = usize::from(pool.gpu);
+    let Some((given, change)) = given(place, &pool, (asked.2, may_reuse), stream) else {
+        return Err(match asked.2 {
+            0 => refused(place, gpu, Charge::Bytes(0), asked.0),
+            _ => spill::spilled(place, gpu, asked),
         });
     };
     if given.reused == 0 {
         pool_accounts::begin(pool.handle, given.growth);
     }
-    Ok(Begun(Some((place, pool.handle, given, change))))
+    Ok(Begun(Some((place, (pool.handle, gpu), given, change))))
 }
 
-/// It has ended; false if it is to be begun again without what its pool holds, because that has grown above the cap, or the driver had
-/// nothing there either.
+/// It has ended: what to answer; none if it is to be begun again without what its pool holds, because that has grown above the cap, or
+/// the driver had nothing there either.
 #[inline(never)]
-fn end(begun: Begun, result: CUresult) -> bool {
-    let Some((place, handle, Given { growth, reused }, _change)) = begun.0 else { return true };
-    if reused == 0 {
-        pool_accounts::end(place, handle, growth, result);
-        return true;
+fn end(begun: Begun, result: CUresult, asked: Asked) -> Option<CUresult> {
+    let Some((place, (handle, gpu), Given { growth, reused }, _change)) = begun.0 else { return Some(result) };
+    let is_full = result == CUDA_ERROR_OUT_OF_MEMORY;
+    if reused > 0 {
+        return (pool_accounts::end_reused(place, handle, reused) && !is_full).then_some(result);
     }
-    pool_accounts::end_reused(place, handle, reused) && result != CUDA_ERROR_OUT_OF_MEMORY
+    pool_accounts::end(place, handle, growth, result);
+    Some(match asked.2 {
+        bytes if is_full && spill::has_room(place, bytes) => spill::spilled(place, gpu, asked),
+        bytes => answered(place, gpu, Charge::Bytes(bytes), asked.0, result),
+    })
 }
 
 /// Allocates `bytes` from `pool`, or from the current one, through `driver`.
@@ -204,14 +207,16 @@ fn allocated(
     driver: &dyn Fn() -> CUresult,
 ) -> CUresult {
     let mut may_reuse = true;
+    let call = if pool.is_some() { Call::MemAllocFromPool } else { Call::MemAllocAsync };
+    let asked = (call, pointer, bytes as u64);
     loop {
-        let begun = match begin(pointer, (bytes, may_reuse), pool, stream) {
+        let begun = match begin((asked, may_reuse), pool, stream) {
             Ok(begun) => begun,
             Err(refused) => return refused,
         };
         let result = driver();
-        if end(begun, result) {
-            return result;
+        if let Some(answer) = end(begun, result, asked) {
+            return answer;
         }
         may_reuse = false;
         if result == CUDA_SUCCESS {

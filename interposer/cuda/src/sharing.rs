@@ -13,9 +13,8 @@ use crate::{HANDLES, PROCESS};
 use core::ffi::{c_uint, c_ulonglong, c_void};
 use gpool_driver_abi::cuda::*;
 use gpool_interposer_logic::handles::{BurstTag, Held, Kind};
-use gpool_interposer_logic::memory::Call;
+use gpool_interposer_logic::memory::{Call, rounded_bytes};
 use gpool_interposer_logic::names;
-use gpool_interposer_logic::pools::growth_bytes;
 use gpool_interposer_logic::process::Place;
 
 /// What is opened is as large as the pages that the driver shares.
@@ -94,27 +93,34 @@ pub unsafe extern "C" fn cuIpcGetMemHandle(handle: *mut CUipcMemHandle, pointer:
     result
 }
 
+/// Opens through `open` what has this handle, charged.
+#[cold]
+#[inline(never)]
+fn ipc_opened(pointer: *mut CUdeviceptr, handle: &CUipcMemHandle, open: &dyn Fn() -> CUresult) -> CUresult {
+    let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
+    let _change = place.change();
+    let name = Some(names::of_bytes(&handle.reserved));
+    if let Some(result) = named(Kind::Memory, Call::IpcOpen, name, pointer, open) {
+        return result;
+    }
+    let result = open();
+    if result != CUDA_SUCCESS {
+        return result;
+    }
+    // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
+    let pointer = unsafe { *pointer };
+    // SAFETY: see cuIpcGetMemHandle.
+    opened(place, Call::IpcOpen, pointer, (pages, opening(place)), unsafe { real(index::cuIpcCloseMemHandle) })
+}
+
 macro_rules! opens {
     ($($name:ident)*) => {$(
         /// Charged with the piece of the lease that it is, before it is there; or when it is there, though its owner is.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name(pointer: *mut CUdeviceptr, handle: CUipcMemHandle, flags: c_uint) -> CUresult {
-            let Some(place) = PROCESS.touched_place() else { return CUDA_ERROR_NOT_INITIALIZED };
-            let _change = place.change();
             // SAFETY: see cuIpcGetMemHandle.
             let open = || unsafe { real::<CuIpcOpenMemHandle>(index::$name)(pointer, handle, flags) };
-            let name = Some(names::of_bytes(&handle.reserved));
-            if let Some(result) = named(Kind::Memory, Call::IpcOpen, name, pointer, open) {
-                return result;
-            }
-            let result = open();
-            if result != CUDA_SUCCESS {
-                return result;
-            }
-            // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
-            let pointer = unsafe { *pointer };
-            // SAFETY: as above.
-            opened(place, Call::IpcOpen, pointer, (pages, opening(place)), unsafe { real(index::cuIpcCloseMemHandle) })
+            ipc_opened(pointer, &handle, &open)
         }
     )*};
 }
@@ -131,7 +137,8 @@ pub unsafe extern "C" fn cuIpcCloseMemHandle(pointer: CUdeviceptr) -> CUresult {
     }
 }
 
-/// Charged, though its owner is, by the pieces of a pool that it may keep.
+/// Charged, though its owner is, by what the program gets of it. What it keeps beyond that of the other one's pool, once that has
+/// ended, NVML shows: by whole pieces of a pool many small pointers would be charged a piece each.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemPoolImportPointer(
     pointer: *mut CUdeviceptr,
@@ -148,7 +155,7 @@ pub unsafe extern "C" fn cuMemPoolImportPointer(
     // SAFETY: the driver succeeded, so `pointer` is valid and holds the address.
     let pointer = unsafe { *pointer };
     // SAFETY: as above.
-    opened(place, Call::PoolImport, pointer, (growth_bytes, BurstTag::default()), unsafe { real(index::cuMemFree_v2) })
+    opened(place, Call::PoolImport, pointer, (rounded_bytes, BurstTag::default()), unsafe { real(index::cuMemFree_v2) })
 }
 
 /// A descriptor keeps the memory for as long as anybody has it, which nobody sees: the charge stays until the process

@@ -1,17 +1,60 @@
-//! Slots of processes that have ended, while no supervisor is there to free them.
+//! Slots of processes that have ended.
 //!
-//! What such a process held nobody else would take for free, and its slot for its own: on an empty GPU the next one would be
+//! What such a process held the device has back before its parent can know of its end, and the account only once the supervisor has
+//! seen that and asked the device. A program that has others work for it and then takes their room itself must not be refused for
+//! that: who is about to be waits for the supervisor.
+//!
+//! While no supervisor is there nobody would take it for free, nor the slot for his own: on an empty GPU the next one would be
 //! refused. Who comes, and who is about to be refused, frees them, as the supervisor would.
 
 use crate::clock;
 use crate::futex::Mutex;
 use crate::region::Region;
 use crate::registration::lock_slot;
-use core::sync::atomic::Ordering;
+use core::sync::atomic::{AtomicU64, Ordering};
 use gpool_shared_region::Slot;
 
 /// Held by the one thread of this process that frees slots: to each other its threads do not lock them.
 static FREEING: Mutex<()> = Mutex::new(());
+
+/// How long what processes held that have ended is waited for. The supervisor mostly needs some milliseconds, and several hundred
+/// while it looks at everything.
+const WAIT_NS: u64 = 2_000_000_000;
+/// It is looked so often whether it is there.
+const LOOK_NS: u64 = 1_000_000;
+
+/// Whom it was waited for in vain, as [`waiting_for`] says: a process that has ended may hang in the kernel with what it holds, and not
+/// each refusal is to take that long.
+static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+
+/// Waits until the account has back what processes held that have ended, `own` left out. Whether there were any.
+#[cold]
+#[inline(never)]
+pub fn wait(region: &Region, own: &Slot) -> bool {
+    let limit_ns = clock::now_ns() + WAIT_NS;
+    let mut has_waited = false;
+    loop {
+        let number = waiting_for(region, own);
+        if number == 0 || number == IN_VAIN.load(Ordering::Relaxed) {
+            return has_waited;
+        }
+        has_waited = true;
+        if clock::now_ns() >= limit_ns {
+            IN_VAIN.store(number, Ordering::Relaxed);
+        }
+        clock::sleep_until_ns(clock::now_ns() + LOOK_NS);
+        free(region, Some(own));
+    }
+}
+
+/// A number for those that have ended and whose slots are not free yet; 0 if there are none.
+fn waiting_for(region: &Region, own: &Slot) -> u64 {
+    let taken = region.slots().filter(|slot| !core::ptr::eq(*slot, own));
+    taken.fold(0, |sum, slot| match slot.registration.load(Ordering::Acquire) {
+        number if number != 0 && is_ours(slot) => sum ^ number,
+        _ => sum,
+    })
+}
 
 /// Frees the slots of processes that have ended, if no supervisor is there; `own` is this process's, if it has one.
 #[cold]
@@ -109,7 +152,7 @@ mod tests {
     use crate::fake_driver::one_at_a_time;
     use crate::memory::{Charge, try_reserve, used_bytes};
     use crate::registration::{Registration, register};
-    use gpool_shared_region::{Control, REPORT_BYTES};
+    use gpool_shared_region::{Control, HEARTBEAT_STALE_NS, REPORT_BYTES};
     use std::fs::File;
     use std::io::{Read, Write, pipe};
     use std::os::fd::AsRawFd;
@@ -219,6 +262,34 @@ mod tests {
         reap(living.end());
         assert!(try_reserve(&region, slot, 0, Charge::Bytes(200)));
         assert_eq!((used(), taken().collect::<Vec<_>>()), (1000, vec![true, false, false, false]));
+    }
+
+    #[test]
+    fn who_is_about_to_be_refused_waits_for_what_the_ended_held_and_for_nobody_twice_in_vain() {
+        let _order = one_at_a_time();
+        let file = tempfile();
+        let region = lease(&file);
+        let slot = region.slot(register(&region).unwrap().slot);
+        let heartbeat = |ns| region.control().heartbeat_ns.store(ns, Ordering::Relaxed);
+        let begun_ns = clock::now_ns();
+        let waited_ns = || clock::now_ns() - begun_ns;
+        // It is there for a second more: then the place is free, as where it frees that itself.
+        heartbeat(begun_ns + 1_000_000_000 - HEARTBEAT_STALE_NS);
+        let living = Child::holding(&region, 700);
+        assert!(!wait(&region, slot) && waited_ns() == 0, "nobody has ended");
+        let ended = living.end();
+        assert!(wait(&region, slot) && try_reserve(&region, slot, 0, Charge::Bytes(700)));
+        assert!((1_000_000_000..1_100_000_000).contains(&waited_ns()), "{}", waited_ns());
+        reap(ended);
+        heartbeat(u64::MAX / 2);
+        let stuck = Child::holding(&region, 300).end();
+        let before_ns = waited_ns();
+        assert!(wait(&region, slot) && waited_ns() >= before_ns + WAIT_NS, "the device keeps what it held");
+        let before_ns = waited_ns();
+        assert!(!wait(&region, slot) && waited_ns() == before_ns, "the next one need not wait for it");
+        let other = Child::holding(&region, 0).end();
+        assert!(wait(&region, slot) && waited_ns() >= before_ns + WAIT_NS, "another one may be through soon");
+        [stuck, other].into_iter().for_each(reap);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod copies;
 pub mod credit;
 pub mod driver;
 #[cfg(not(loom))]
-mod ended;
+pub mod ended;
 pub mod estimates;
 pub mod exported_names;
 pub mod faults;

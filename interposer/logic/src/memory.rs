@@ -58,6 +58,11 @@ pub fn used_bytes(region: &Region, gpu: usize) -> u64 {
     bytes.saturating_add(pieces::bytes(region, gpu))
 }
 
+/// Whether `bytes` more on GPU `gpu` would be within the cap if `returned_bytes` of what is held there came back.
+pub fn fits_without(region: &Region, gpu: usize, bytes: u64, returned_bytes: u64) -> bool {
+    used_bytes(region, gpu).saturating_sub(returned_bytes).saturating_add(bytes) <= cap_bytes(region)
+}
+
 /// The lease's cap on each of its GPUs, in bytes.
 pub fn cap_bytes(region: &Region) -> u64 {
     region.control().memory_cap_bytes.load(Ordering::Relaxed)
@@ -177,14 +182,15 @@ pub fn note_peak(slot: &Slot, used_bytes: u64) {
     let _ = (slot, used_bytes);
 }
 
-/// Says in the report that `charge` was refused to `call`, and what was left then.
+/// Says in the report that `charge` was refused to `call`, and what was left then: of a [`Call`] alone, for want of room within the
+/// cap; with [`Call::HAD_ROOM`], by the driver.
 #[inline(never)]
-pub fn refuse(region: &Region, slot: &Slot, gpu: usize, charge: Charge, call: Call) {
+pub fn refuse(region: &Region, slot: &Slot, gpu: usize, charge: Charge, call: u32) {
     let free_bytes = cap_bytes(region).saturating_sub(used_bytes(region, gpu));
     slot.refused_bytes.store(bytes_of(region, charge), Ordering::Relaxed);
     slot.refused_free_bytes.store(free_bytes, Ordering::Relaxed);
     slot.refused_gpu.store(gpu as u32, Ordering::Relaxed);
-    slot.refused_call.store(call as u32, Ordering::Relaxed);
+    slot.refused_call.store(call, Ordering::Relaxed);
     slot.refused.fetch_add(1, Ordering::Release);
 }
 
@@ -210,7 +216,7 @@ mod tests {
     fn reserve(region: &Region, slot: &Slot, gpu: usize, charge: Charge) -> bool {
         let is_reserved = try_reserve(region, slot, gpu, charge);
         if !is_reserved {
-            refuse(region, slot, gpu, charge, Call::MemAlloc);
+            refuse(region, slot, gpu, charge, Call::MemAlloc as u32);
         }
         is_reserved
     }
@@ -230,6 +236,15 @@ mod tests {
         assert_eq!(visible(&region, 0, u64::MAX), (0, 1000));
         release(two, 0, Charge::Bytes(700));
         assert_eq!(visible(&region, 0, 500), (500, 1000));
+    }
+
+    #[test]
+    fn what_would_not_fit_with_all_that_can_come_back_is_known_not_to() {
+        let region = region();
+        region.control().memory_cap_bytes.store(1000, Ordering::Relaxed);
+        assert!(reserve(&region, region.slot(0), 0, Charge::Bytes(900)));
+        assert!(fits_without(&region, 0, 400, 300) && !fits_without(&region, 0, 401, 300));
+        assert!(fits_without(&region, 1, 1000, 0) && !fits_without(&region, 1, u64::MAX, u64::MAX), "on another GPU");
     }
 
     #[test]

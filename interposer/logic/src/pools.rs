@@ -171,6 +171,12 @@ impl Pools {
         }
     }
 
+    /// What is charged for all that are on GPU `gpu` of the lease.
+    pub fn charged_bytes(&mut self, gpu: u8) -> u64 {
+        let its = self.all().filter(|pool| pool.gpu == gpu);
+        its.fold(0, |sum, pool| sum.saturating_add(pool.charged_bytes))
+    }
+
     /// All that there are.
     pub fn all(&mut self) -> impl Iterator<Item = &mut Pool> {
         self.0.iter_mut().filter(|pool| pool.handle != 0)
@@ -201,6 +207,16 @@ mod tests {
         assert!(pool.is_empty());
         pool.begin(32 * MIB);
         assert_eq!(pool.settle(32 * MIB, 64 * MIB), 32 * MIB as i64, "it has grown by more");
+    }
+
+    #[test]
+    fn what_all_pools_of_a_gpu_hold_could_come_back_there() {
+        let mut pools = Pools::new();
+        for (handle, gpu, bytes) in [(2, 0, 32), (4, 1, 64), (6, 0, 96)] {
+            assert!(pools.enter(Pool::new(handle, 0, gpu, false)));
+            pools.find(handle).unwrap().begin(bytes * MIB);
+        }
+        assert_eq!([0, 1, 2].map(|gpu| pools.charged_bytes(gpu)), [128 * MIB, 64 * MIB, 0]);
     }
 
     #[test]
