@@ -13,6 +13,7 @@ use crate::hang;
 use crate::lease::{BIND_GRACE, Dead, Lease, Leases, Process, about, bind_patience};
 use crate::region::{RegionHost, Report, tend_aside};
 use crate::revocation;
+use crate::uncounted;
 use acceptance::{Unwatched, look, write_down};
 use gpool_policy::TenantId;
 use gpool_protocol::{EventKind, HostPid, LeaseId, LeaseState};
@@ -335,12 +336,19 @@ fn bury(leases: &Leases, lease: &mut Lease) -> Option<Duration> {
         Some(name) => leases.occupants.has_let_go(gpu, name, dead.died),
         None => leases.occupants.has_let_go_of_unnamed(gpu, dead.died, may_be),
     };
-    let mut holding = Vec::new();
+    let (mut holding, uncounted) = (Vec::new(), &mut lease.uncounted);
     lease.dead.retain(|slot, dead| {
         let by = gpus.iter().filter(|gpu| !has_let_go(**gpu, dead)).map(|gpu| (*gpu, dead.died));
         let before = holding.len();
         holding.extend(by);
         let is_gone = holding.len() == before;
+        // Of another program of it that goes on, more may show beside the account.
+        if is_gone
+            && !dead.has_executed
+            && let Some(name) = &dead.name
+        {
+            uncounted::note_gone(uncounted, region.control(), name);
+        }
         if is_gone && !is_anothers(region, *slot, dead.registration) {
             region.clear_slot(*slot);
         }

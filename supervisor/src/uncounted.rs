@@ -8,6 +8,7 @@ use crate::context_cost::{Claim, Claims};
 use crate::device::Occupancy;
 use crate::lease::Leases;
 use crate::procfs::ProcessName;
+use gpool_shared_region::Control;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::Ordering;
 
@@ -37,6 +38,12 @@ impl Uncounted {
     fn see(&mut self, name: ProcessName, bytes: u64) {
         self.by_process.insert(name, bytes);
         self.earlier.entry(name).and_modify(|is_seen| *is_seen = true);
+    }
+
+    /// It has gone, and the device has back what it held. Whether that changes anything.
+    fn forget(&mut self, name: &ProcessName) -> bool {
+        let was_seen = self.by_process.remove(name).is_some();
+        self.earlier.remove(name).is_some() || was_seen
     }
 
     fn bytes(&self) -> u64 {
@@ -73,6 +80,16 @@ pub fn note(leases: &Leases, gpu: usize, before: &Claims, after: &Claims, occupa
     }
 }
 
+/// The lease with this control page has back what `name` held, which has gone: not at the next look, since with its slot what it held
+/// by its account is free at once, and somebody may wait for all of that.
+pub fn note_gone(uncounted: &mut [Uncounted], control: &Control, name: &ProcessName) {
+    for (its, told_bytes) in uncounted.iter_mut().zip(&control.uncounted_bytes) {
+        if its.forget(name) {
+            told_bytes.store(its.bytes(), Ordering::Relaxed);
+        }
+    }
+}
+
 /// What a process that claimed this before and after it was seen to use `used_bytes` holds beyond it; none where that does
 /// not tell, because it was just changing.
 fn beyond(before: Option<&Claim>, after: Option<&Claim>, used_bytes: u64, context_bytes: u64) -> Option<u64> {
@@ -102,6 +119,23 @@ mod tests {
         assert_eq!(uncounted.bytes(), 300, "the other one has gone");
         uncounted.keep(&BTreeSet::new());
         assert_eq!((uncounted.bytes(), Uncounted::default().bytes()), (0, 0));
+    }
+
+    #[test]
+    fn what_one_held_that_has_gone_counts_no_longer_than_its_slot() {
+        let dir = tempfile::tempdir().unwrap();
+        let region = crate::lease::lease_in(dir.path(), "01").region;
+        let [one, two] = [1, 2].map(|pid| ProcessName { pid: HostPid(pid), start_ticks: 7 });
+        let mut uncounted = [Uncounted::default(), Uncounted::default()];
+        for (gpu, name, bytes) in [(0, one, 100), (0, two, 20), (1, two, 3)] {
+            uncounted[gpu].see(name, bytes);
+        }
+        let told = || [0, 1].map(|gpu| region.control().uncounted_bytes[gpu].load(Ordering::Relaxed));
+        region.control().uncounted_bytes[1].store(3, Ordering::Relaxed);
+        note_gone(&mut uncounted, region.control(), &one);
+        assert_eq!(told(), [20, 3]);
+        note_gone(&mut uncounted, region.control(), &two);
+        assert_eq!(told(), [0, 0]);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A tenant that asks for four times its cap gets its cap and no byte more, whichever of the driver's allocators it
-//! asks; killed with SIGKILL in between, it leaves nothing.
+//! asks; killed with SIGKILL in between, it leaves nothing. Of programs that take most of it one after the other none is refused for
+//! what the one before held.
 
 use super::finish;
 use crate::failure::{Failure, Result, ensure};
@@ -21,7 +22,19 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub fn run(inside: &Inside) -> Result<()> {
     let host = Host::start_with_gpu(inside, &["--unlisted-memory", UNLISTED])?;
     let outcome = ALLOCATORS.iter().try_for_each(|allocator| fill(&host, allocator));
+    let outcome = outcome.and_then(|()| one_after_the_other(&host));
     finish(host, outcome)
+}
+
+/// The shell starts each as soon as the one before has ended, of which the supervisor may not know yet.
+fn one_after_the_other(host: &Host) -> Result<()> {
+    let env = [("GPOOL_FRACTION", "0.8"), ("GPOOL_MEMORY", "8GiB")];
+    let container = host.run_container("turns", &env, &[], &["sleep", "1000"])?;
+    let turns = "for turn in 1 2 3 4 5 6; do gpool-tenant --allocate-mib 6144 --chunk-mib 6144 --seconds 1; done";
+    host.engine.docker_text(&["exec", "turns", "sh", "-c", turns])?;
+    let lease = host.lease_of(&container)?;
+    ensure(lease.allocations_refused == 0 && lease.launches > 0, || format!("one after the other: {lease:?}"))?;
+    host.docker(&["rm", "-f", &container.id]).map(drop)
 }
 
 fn fill(host: &Host, allocator: &str) -> Result<()> {
