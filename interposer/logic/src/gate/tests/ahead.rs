@@ -147,6 +147,8 @@ fn what_another_thread_launches_shows_nothing() {
     };
     let looks: u64 = std::thread::scope(|scope| {
         let launcher = scope.spawn(|| {
+            // Where it sleeps, as it may before a launch, the other one does not turn the clock, but waits for this one.
+            clock::turn_ns(0);
             for its in (1..200).step_by(2) {
                 until_turn(its);
                 (0..3).for_each(|_| _ = launch(process, KERNEL, 20 * US));
