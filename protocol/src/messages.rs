@@ -261,7 +261,7 @@ pub struct LeaseView {
     /// Processes that have lost their work on a GPU for good, by the driver's answer: those that are there and those that have ended.
     #[serde(default)]
     pub program_faults: u64,
-    /// Allocations refused because of the cap.
+    /// Allocations refused, because of the cap or because the GPU had no memory left.
     pub allocations_refused: u64,
     /// Look-ups by name refused because the container's shim does not know that version of a function.
     #[serde(default)]

@@ -61,7 +61,7 @@ pub struct Slot {
     pub contexts: AtomicU32,
     /// Device memory reserved by the process, contexts not included.
     pub allocated_bytes: AtomicU64,
-    /// Allocations refused because of the cap.
+    /// Allocations refused, because of the cap or because the GPU had no memory left.
     pub refused: AtomicU64,
     /// Size of the last refused allocation.
     pub refused_bytes: AtomicU64,
