@@ -53,9 +53,25 @@ fn mount_table() -> MountTable {
     MountTable::parse(&std::fs::read("/proc/self/mountinfo").unwrap_or_default())
 }
 
+/// A place on the host that no container may reach.
+struct Place {
+    path: PathBuf,
+    /// Whether it may not be read either.
+    is_secret: bool,
+}
+
+impl Place {
+    fn new(path: PathBuf, is_secret: bool) -> Self {
+        // One that is not there yet may be reached through a link all the same.
+        let real = |path: &Path| path.canonicalize().ok();
+        let below_parent = || Some(real(path.parent()?)?.join(path.file_name()?));
+        Self { path: real(&path).or_else(below_parent).unwrap_or(path), is_secret }
+    }
+}
+
 /// gpool's own places on the host, and those of the kernel's that it relies on, for a container whose root is the host's or is
 /// not.
-fn own_places(configuration: &Configuration, has_hosts_root: bool) -> Vec<PathBuf> {
+fn own_places(configuration: &Configuration, has_hosts_root: bool) -> Vec<Place> {
     let parent = |path: &Path| path.parent().unwrap_or(path).to_owned();
     // A socket outside the usual place may lie in a directory of everybody's.
     let socket = match parent(&configuration.socket.path) {
@@ -72,12 +88,24 @@ fn own_places(configuration: &Configuration, has_hosts_root: bool) -> Vec<PathBu
     // Through them a process leaves the cgroup by which it is known to be the lease's. They are the host's root's: podman mounts
     // them itself for others in the host's network, where no sysfs can be mounted.
     places.extend(has_hosts_root.then(|| PathBuf::from("/sys/fs/cgroup")));
-    places.into_iter().map(|place| place.canonicalize().unwrap_or(place)).collect()
+    let (ledger, audit) = (&configuration.ledger, &configuration.audit);
+    // SQLite reads what lies beside its file as a part of it.
+    let beside = |suffix: &str| {
+        let mut name = ledger.path.clone().into_os_string();
+        name.push(suffix);
+        PathBuf::from(name)
+    };
+    places.extend(["", "-wal", "-shm"].into_iter().filter(|_| ledger.is_kept()).map(beside));
+    places.extend(audit.is_kept().then(|| audit.directory.clone()));
+    let mut places: Vec<Place> = places.into_iter().map(|path| Place::new(path, false)).collect();
+    // Whoever reads the host's seal there passes for counted. It is for the eyes of the host's root.
+    places.push(Place::new(configuration.paths.state_dir.clone(), has_hosts_root));
+    places
 }
 
 /// What the container can do that breaks enforcement, and the option that gives it.
 /// `is_hosts` says whether its users are the host's where it maps none.
-fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable, is_hosts: bool) -> Vec<(String, String)> {
+fn breaches(spec: &Value, own: &[Place], table: &MountTable, is_hosts: bool) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if crate::devices::may_open_all(spec) {
         found.push(("is privileged and may open every device".to_owned(), "--privileged".to_owned()));
@@ -105,8 +133,8 @@ fn breaches(spec: &Value, own: &[PathBuf], table: &MountTable, is_hosts: bool) -
         }));
     }
     found.extend(mounts.filter_map(|mount| {
-        let (source, place) = writes_to(mount, own, table)?;
-        let what = format!("mounts {source} of the host, through which {} can be written", place.display());
+        let (source, place, reached) = reaches(mount, own, table)?;
+        let what = format!("mounts {source} of the host, through which {} can be {reached}", place.display());
         Some((what, format!("the volume {source}")))
     }));
     found
@@ -192,32 +220,36 @@ fn shows_processes(mount: &Value, table: &MountTable) -> Option<String> {
     (is_shown || with_below && below()).then(|| source.to_owned())
 }
 
-/// The source of a bind mount and the place of ours that it makes writable. A source leads there by its path, or because it, or
-/// what is mounted below it, is a bind mount of the same files, as named volumes can be.
-fn writes_to<'a>(mount: &Value, own: &'a [PathBuf], table: &MountTable) -> Option<(String, &'a Path)> {
+/// The source of a bind mount, the place of ours to which it leads, and what can be done there that may not be. A source leads
+/// there by its path, or because it, or what is mounted below it, is a bind mount of the same files, as named volumes can be.
+fn reaches<'a>(mount: &Value, own: &'a [Place], table: &MountTable) -> Option<(String, &'a Path, &'static str)> {
     let options: Vec<&str> = mount["options"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
     let has = |names: &[&str]| options.iter().any(|option| names.contains(option));
     let (source, path, with_below) = bound(mount)?;
     let location = table.location(&path);
     let below = if with_below { table.below(&path) } else { Vec::new() };
-    let leads_to = |place: &Path| {
+    let follows_the_host = has(&["shared", "rshared", "slave", "rslave"]);
+    own.iter().find_map(|Place { path: place, is_secret }| {
         let its = table.location(place);
         let meets = |one: &Location| its.as_ref().is_some_and(|its| its.meets(one));
-        let is_below = below.iter().any(|(_, location)| meets(location));
-        place.starts_with(&path) || path.starts_with(place) || location.as_ref().is_some_and(meets) || is_below
-    };
-    let place = own.iter().find(|place| leads_to(place))?;
-    // A read-only bind mount leaves what is mounted below its source as it is, and the regions of leases are.
-    let its = table.location(place);
-    let reaches = |(point, location): &(PathBuf, Location)| {
-        point.starts_with(place) || place.starts_with(point) || its.as_ref().is_some_and(|its| its.meets(location))
-    };
-    // Of a source elsewhere, whatever lies below can be a region.
-    let is_elsewhere = !(place.starts_with(&path) || path.starts_with(place));
-    let has_mounts_below = below.iter().any(|mounted| is_elsewhere || reaches(mounted));
-    let follows_the_host = has(&["shared", "rshared", "slave", "rslave"]);
-    let is_read_only = has(&["rro"]) || (has(&["ro"]) && !has_mounts_below && !follows_the_host);
-    (!is_read_only).then(|| (source.to_owned(), place.as_path()))
+        let is_elsewhere = !(place.starts_with(&path) || path.starts_with(place));
+        let is_below = || below.iter().any(|(_, location)| meets(location));
+        if is_elsewhere && !location.as_ref().is_some_and(meets) && !is_below() {
+            return None;
+        }
+        // A read-only bind mount leaves what is mounted below its source as it is, and the regions of leases are. Of a source
+        // elsewhere, whatever lies below can be a region.
+        let leads_to = |(point, location): &(PathBuf, Location)| {
+            is_elsewhere || point.starts_with(place) || place.starts_with(point) || meets(location)
+        };
+        let is_read_only = has(&["rro"]) || (has(&["ro"]) && !below.iter().any(leads_to) && !follows_the_host);
+        let reached = match is_read_only {
+            false => "written",
+            true if *is_secret => "read",
+            true => return None,
+        };
+        Some((source.to_owned(), place.as_path(), reached))
+    })
 }
 
 #[cfg(test)]
@@ -247,7 +279,8 @@ mod tests {
     }
 
     fn found(spec: &Value, table: &str) -> usize {
-        let own = ["/run/gpool", "/usr/lib/gpool", "/usr/libexec/gpool/gpool-hook"].map(PathBuf::from);
+        let own = ["/run/gpool", "/usr/lib/gpool", "/usr/libexec/gpool/gpool-hook"];
+        let own = own.map(|path| Place { path: path.into(), is_secret: false });
         breaches(spec, &own, &MountTable::parse(table.as_bytes()), true).len()
     }
 
@@ -324,6 +357,35 @@ mod tests {
         }
         assert_eq!(found(&with_mount("/run/gpool-other", &["rbind"]), ""), 0);
         assert_eq!(found(&with_mount("/usr/lib/gpool/../gpool", &["bind", "rw"]), ""), 1);
+    }
+
+    #[test]
+    fn what_outlives_a_boot_may_not_be_written_nor_the_seal_read() {
+        let mut configuration = Configuration::default();
+        configuration.ledger.path = "/srv/books/gpool.db".into();
+        configuration.audit.directory = "/srv/audit".into();
+        let found = |source: &str, option: &str, has_hosts_root: bool| {
+            let own = own_places(&configuration, has_hosts_root);
+            let found = breaches(&with_mount(source, &[option]), &own, &MountTable::default(), false);
+            found.into_iter().map(|(what, _)| what).collect::<String>()
+        };
+        for source in ["/var/lib", "/var/lib/gpool", "/var/lib/gpool/seal", "/"] {
+            let said = found(source, "bind", true);
+            assert!(said.ends_with(" can be written"), "{source}: {said}");
+            let said = [true, false].map(|has_hosts_root| found(source, "ro", has_hosts_root));
+            let of_seal = format!("mounts {source} of the host, through which /var/lib/gpool can be read");
+            assert_eq!(said, [of_seal, String::new()], "the seal is root's");
+        }
+        for source in ["/srv", "/srv/books", "/srv/books/gpool.db", "/srv/books/gpool.db-wal", "/srv/audit/x"] {
+            assert!(found(source, "bind", false).ends_with(" can be written"), "{source}");
+            assert_eq!(found(source, "ro", true), "", "{source}");
+        }
+        for source in ["/var/lib/docker/volumes/x/_data", "/var/lib/gpool-other", "/srv/books/others.db", "/var/log"] {
+            assert_eq!(found(source, "bind", true), "", "{source}");
+        }
+        (configuration.ledger.path, configuration.audit.directory) = (PathBuf::new(), PathBuf::new());
+        let own = own_places(&configuration, true);
+        assert!(own.iter().all(|place| place.path.is_absolute()), "a ledger that is not kept lies nowhere");
     }
 
     #[test]
