@@ -1,8 +1,15 @@
 //! Others who share GPUs out on this host, two of which know nothing of each other, and programs that use a GPU without a lease.
 
-use super::{Outcome, Surroundings, first_of};
+use super::surroundings::text;
+use super::{Outcome, State, Surroundings, first_of};
 use crate::commands::gpu::called;
 use gpool_protocol::{GpuView, OutsideProcess, format_bytes};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::fs::DirEntry;
+use std::io::ErrorKind;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 /// Parts of the names of libraries that stand before libcuda in every process of the host or its containers.
 const PRELOADED: [(&str, &str); 4] = [
@@ -11,51 +18,87 @@ const PRELOADED: [(&str, &str); 4] = [
     ("libnvshare", "nvshare"),
     ("libgemhook", "Gemini"),
 ];
-/// Names of processes, cut off at fifteen letters as the kernel does.
-const DAEMONS: [&str; 2] = ["nvidia-cuda-mps", "nvidia-cuda-mps-control"];
-
-/// Whether an MPS daemon or server is one that gpool has started: its pipes are among gpool's files. Whoever may not look
-/// takes it for one where the configuration lets gpool start some.
-fn is_own(host: &Surroundings, pid: &str) -> bool {
-    let configuration = host.configuration();
-    match std::fs::read(host.path(&format!("/proc/{pid}/environ"))) {
-        Ok(environment) => {
-            let own = format!("CUDA_MPS_PIPE_DIRECTORY={}/mps/", configuration.paths.run_dir.display());
-            environment.split(|byte| *byte == 0).any(|variable| variable.starts_with(own.as_bytes()))
-        }
-        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied && configuration.policy.mps,
-    }
-}
+/// How the names of the programs of MPS begin: of a process the kernel keeps fifteen letters.
+const MPS: &str = "nvidia-cuda-mps";
 
 pub fn check(host: &Surroundings) -> Outcome {
+    let of_lease = match host.outside.as_deref().unwrap_or_default() {
+        [] => of_nobody(host.gpus.as_deref().unwrap_or_default()),
+        outside => without_a_lease(outside),
+    };
+    // None hides another: who has a lease can give his processes any name.
+    let others = [preloaded(host), of_mps(host)].into_iter().flatten();
+    let found = others.chain((of_lease.state != State::Ok).then(|| of_lease.clone()));
+    found.reduce(both).unwrap_or(of_lease)
+}
+
+fn both(one: Outcome, other: Outcome) -> Outcome {
+    let remedies: Vec<String> = [one.remedy, other.remedy].into_iter().flatten().collect();
+    Outcome::warn(format!("{}; and {}", one.found, other.found), remedies.join("; "))
+}
+
+fn preloaded(host: &Surroundings) -> Option<Outcome> {
     let preload = std::fs::read_to_string(host.path("/etc/ld.so.preload")).unwrap_or_default();
     let named = |(part, name): &(&str, &str)| {
         preload.split([' ', '\n', ':']).find(|path| path.contains(part)).map(|path| format!("{path} of {name}"))
     };
-    if let Some(found) = PRELOADED.iter().find_map(named) {
-        return Outcome::warn(
-            format!("/etc/ld.so.preload loads {found} into every process"),
-            "take the line out: both would count the same allocations, and the other one does not know gpool's caps",
-        );
+    let found = PRELOADED.iter().find_map(named)?;
+    Some(Outcome::warn(
+        format!("/etc/ld.so.preload loads {found} into every process"),
+        "take the line out: both would count the same allocations, and the other one does not know gpool's caps",
+    ))
+}
+
+fn of_mps(host: &Surroundings) -> Option<Outcome> {
+    let entries = std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u64>().ok());
+    let mut others = pids.filter(|pid| is_mps(host, *pid)).peekable();
+    others.peek()?;
+    let own = started_by_gpool(host)?;
+    let pid = others.find(|pid| !own.contains(pid) && !parent_of(host, *pid).is_some_and(|its| own.contains(&its)))?;
+    Some(Outcome::warn(
+        format!("an MPS daemon runs (process {pid})"),
+        "stop it with: echo quit | nvidia-cuda-mps-control; work of its clients is merged into one process, which \
+         gpool sees as one that has no lease",
+    ))
+}
+
+/// Whether a process is a daemon or server of MPS, by its name and, where that may be seen, its program, among the processes
+/// that this one is among: any process may name itself so. Its memory, with its environment and command line, is not read: it can
+/// lie in a file whose reader waits for as long as its owner likes.
+fn is_mps(host: &Surroundings, pid: u64) -> bool {
+    let link = |of: &str, name: &str| std::fs::read_link(host.path(&format!("/proc/{of}/{name}")));
+    let process = pid.to_string();
+    if !text(&host.path(&format!("/proc/{process}/comm"))).starts_with(MPS) {
+        return false;
     }
-    let processes = std::fs::read_dir(host.path("/proc")).into_iter().flatten().flatten();
-    let is_process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
-    let numbered = processes.filter(|entry| entry.file_name().to_str().is_some_and(is_process));
-    let mps = numbered
-        .filter_map(|entry| Some((entry.file_name(), std::fs::read_to_string(entry.path().join("comm")).ok()?)))
-        .filter(|(_, name)| DAEMONS.iter().any(|daemon| name.trim() == *daemon))
-        .find(|(pid, _)| !is_own(host, &pid.to_string_lossy()));
-    match mps {
-        Some((pid, _)) => Outcome::warn(
-            format!("an MPS daemon runs (process {})", pid.to_string_lossy()),
-            "stop it with: echo quit | nvidia-cuda-mps-control; work of its clients is merged into one process, which \
-             gpool sees as one that has no lease",
-        ),
-        None => match host.outside.as_deref().unwrap_or_default() {
-            [] => of_nobody(host.gpus.as_deref().unwrap_or_default()),
-            outside => without_a_lease(outside),
-        },
+    let is_named = |program: &Path| program.file_name().is_some_and(|name| name.as_bytes().starts_with(MPS.as_bytes()));
+    match (link(&process, "exe"), link(&process, "ns/pid")) {
+        (Ok(program), namespace) => is_named(&program) && namespace.ok() == link("self", "ns/pid").ok(),
+        (Err(error), _) => error.kind() == ErrorKind::PermissionDenied,
     }
+}
+
+/// The daemons and servers of MPS that gpool has started, by what the supervisor has written down. None where that may not be
+/// looked at and gpool may start some: all may be those.
+fn started_by_gpool(host: &Surroundings) -> Option<BTreeSet<u64>> {
+    let configuration = host.configuration();
+    let groups = match std::fs::read_dir(host.path(&format!("{}/mps", configuration.paths.run_dir.display()))) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && configuration.policy.mps => return None,
+        entries => entries.into_iter().flatten().flatten(),
+    };
+    let record = |group: DirEntry| -> Option<Value> {
+        serde_json::from_slice(&std::fs::read(group.path().join("group.json")).ok()?).ok()
+    };
+    let pids = |record: Value| ["daemon", "server"].map(|name| record[name]["pid"].as_u64());
+    Some(groups.filter_map(record).flat_map(pids).flatten().collect())
+}
+
+/// A server is its daemon's child before it is written down.
+fn parent_of(host: &Surroundings, pid: u64) -> Option<u64> {
+    let stat = text(&host.path(&format!("/proc/{pid}/stat")));
+    // The name in parentheses may hold anything, so count from its end.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
 /// Memory that is in use where no process is without a lease: what has died has left it, or the driver itself takes more of

@@ -276,12 +276,7 @@ fn what_is_wrong_is_said_with_what_to_do() {
         &["/usr/local/vgpu/libvgpu.so of HAMi-core", "take the line out"],
         &becomes("/etc/ld.so.preload", "/usr/local/vgpu/libvgpu.so\n"),
     );
-    wrong(
-        "neighbours",
-        State::Warn,
-        &["MPS daemon runs (process 7)", "quit"],
-        &becomes("/proc/7/comm", "nvidia-cuda-mps\n"),
-    );
+    wrong("neighbours", State::Warn, &["MPS daemon runs (process 7)", "quit"], &of_others::mps_runs);
     let slices = |kept: bool, told: &'static str| {
         move |host: &mut Surroundings| {
             host.configuration.as_mut().unwrap().policy.timeslice_shares = true;
@@ -335,11 +330,6 @@ fn what_is_wrong_is_said_with_what_to_do() {
         let (found, said) = of(&host, "memory limits");
         assert!(found == State::Ok && said.contains(part), "{state:?}: {said}");
     }
-    let root = tempfile::tempdir().unwrap();
-    let mut host = healthy(root.path());
-    becomes("/proc/7/comm", "nvidia-cuda-mps\n")(&mut host);
-    becomes("/proc/7/environ", "A=b\0CUDA_MPS_PIPE_DIRECTORY=/run/gpool/mps/01/shared/pipe\0")(&mut host);
-    assert_eq!(of(&host, "neighbours").0, State::Ok, "one of gpool's own");
 }
 
 #[test]

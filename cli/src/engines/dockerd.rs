@@ -2,6 +2,7 @@
 
 use super::{Defect, Engine, Entry, RUNTIME_NAME};
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -19,7 +20,8 @@ pub fn command_lines() -> Vec<Vec<String>> {
     lines
 }
 
-/// Those of processes that see this program's files: a dockerd in a container reads others.
+/// Those of processes that see this program's files: a dockerd in a container reads others. And of root's and the caller's: anybody
+/// may have a process of that name, and put its command line where a reader waits for as long as he likes.
 fn running(proc_dir: &Path) -> Vec<Vec<String>> {
     let files_of = |process: &Path| std::fs::read_link(process.join("ns/mnt")).ok();
     let own = files_of(&proc_dir.join("self"));
@@ -27,6 +29,8 @@ fn running(proc_dir: &Path) -> Vec<Vec<String>> {
     let is_dockerd = |process: &PathBuf| {
         std::fs::read(process.join("comm")).is_ok_and(|name| name.trim_ascii_end() == b"dockerd")
             && files_of(process) == own
+            // Of the directory itself, which is its user's whatever the process lets others see.
+            && std::fs::metadata(process).is_ok_and(|its| [0, rustix::process::geteuid().as_raw()].contains(&its.uid()))
     };
     let line = |process: PathBuf| {
         let line = std::fs::read(process.join("cmdline")).ok()?;
@@ -188,14 +192,22 @@ mod tests {
     #[test]
     fn command_lines_are_those_of_processes_with_the_same_files_and_of_the_unit() {
         let root = tempfile::tempdir().unwrap();
-        for (pid, name, files) in
-            [("self", "gpool", "mnt:[1]"), ("7", "dockerd", "mnt:[1]"), ("8", "dockerd", "mnt:[2]")]
-        {
+        for (pid, name, files) in [
+            ("self", "gpool", "mnt:[1]"),
+            ("7", "dockerd", "mnt:[1]"),
+            ("8", "dockerd", "mnt:[2]"),
+            ("9", "dockerd", "mnt:[1]"),
+        ] {
             let process = root.path().join(pid);
             std::fs::create_dir_all(process.join("ns")).unwrap();
             std::os::unix::fs::symlink(files, process.join("ns/mnt")).unwrap();
             std::fs::write(process.join("comm"), format!("{name}\n")).unwrap();
             std::fs::write(process.join("cmdline"), format!("/usr/bin/{name}\0--config-file\0/{pid}\0")).unwrap();
+        }
+        // Another user's, where this test may give files away.
+        let is_anothers = std::os::unix::fs::chown(root.path().join("9"), Some(1000), None).is_ok();
+        if !is_anothers || rustix::process::geteuid().as_raw() == 1000 {
+            std::fs::remove_dir_all(root.path().join("9")).unwrap();
         }
         let found = running(root.path());
         assert_eq!(found.len(), 1);

@@ -2,6 +2,7 @@
 
 use super::*;
 use gpool_protocol::{Mechanism, OutsideProcess};
+use std::os::unix::fs::symlink;
 
 #[test]
 fn who_takes_the_connection_and_says_nothing_is_asked_once() {
@@ -63,4 +64,58 @@ fn memory_that_nobody_has_is_told() {
         OutsideProcess { pid: HostPid(1), name: "a".into(), cgroup: "/".into(), asks: None, memory_nvml_bytes: None };
     host.outside = Ok(vec![process]);
     assert!(of(&host, "neighbours").1.contains("process 1"), "its process is named where there is one");
+}
+
+/// Process 7 becomes a daemon of MPS.
+pub(super) fn mps_runs(host: &mut Surroundings) {
+    write_text(&host.path("/proc/7/comm"), "nvidia-cuda-mps\n");
+    write_text(&host.path("/proc/7/stat"), "7 (nvidia) cuda-mps) S 6 7 7 0 -1\n");
+    symlink("/usr/bin/nvidia-cuda-mps-control", host.path("/proc/7/exe")).unwrap();
+    fs::create_dir_all(host.path("/proc/7/ns")).unwrap();
+    fs::create_dir_all(host.path("/proc/self/ns")).unwrap();
+    symlink("pid:[1]", host.path("/proc/7/ns/pid")).unwrap();
+    symlink("pid:[1]", host.path("/proc/self/ns/pid")).unwrap();
+}
+
+#[test]
+fn servers_of_mps_are_gpools_own_by_what_is_written_down() {
+    for (record, is_own) in [
+        (r#"{"daemon":{"pid":7,"start_ticks":1}}"#, true),
+        (r#"{"daemon":{"pid":3,"start_ticks":1},"server":{"pid":7,"start_ticks":1}}"#, true),
+        (r#"{"daemon":{"pid":6,"start_ticks":1},"server":null}"#, true),
+        (r#"{"daemon":{"pid":3,"start_ticks":1}}"#, false),
+        ("", false),
+    ] {
+        let root = tempfile::tempdir().unwrap();
+        let mut host = healthy(root.path());
+        mps_runs(&mut host);
+        write_text(&host.path("/run/gpool/mps/01/group.json"), record);
+        // What a process says of itself counts for nothing.
+        write_text(&host.path("/proc/7/environ"), "CUDA_MPS_PIPE_DIRECTORY=/run/gpool/mps/01/shared/pipe\0");
+        assert_eq!(of(&host, "neighbours").0 == State::Ok, is_own, "{record}");
+    }
+}
+
+#[test]
+fn a_name_alone_is_no_mps_and_hides_nobody() {
+    let root = tempfile::tempdir().unwrap();
+    let mut host = healthy(root.path());
+    mps_runs(&mut host);
+    let process = OutsideProcess { pid: HostPid(4211), name: "a".into(), cgroup: "/".into(), asks: None };
+    host.outside = Ok(vec![process]);
+    let (state, words) = of(&host, "neighbours");
+    assert!(state == State::Warn && words.contains("(process 7); and without a lease"), "{words}");
+    assert!(words.contains("process 4211") && words.contains("echo quit") && words.contains("end it, or"), "{words}");
+    let becomes = |path: &str, target: &str| {
+        fs::remove_file(host.path(path)).unwrap();
+        symlink(target, host.path(path)).unwrap();
+        of(&host, "neighbours").1
+    };
+    let in_a_container = becomes("/proc/7/ns/pid", "pid:[2]");
+    assert!(!in_a_container.contains("MPS") && in_a_container.contains("process 4211"), "{in_a_container}");
+    assert!(becomes("/proc/7/ns/pid", "pid:[1]").contains("MPS"));
+    assert!(!becomes("/proc/7/exe", "/usr/bin/python3").contains("MPS"));
+    let ended = host.path("/proc/7/exe");
+    fs::remove_file(ended).unwrap();
+    assert!(!of(&host, "neighbours").1.contains("MPS"), "a zombie has no program");
 }
