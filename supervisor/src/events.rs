@@ -1,6 +1,6 @@
 //! What happened, for people and audits: the newest events in memory, and followers that wait for more.
 
-use crate::audit::Floods;
+use crate::audit::{Floods, Who};
 use crate::clock;
 use crate::log::{self, Priority};
 use gpool_protocol::{ContainerId, Event, EventKind, EventPriority, GpuCharge, LeaseId};
@@ -36,17 +36,45 @@ pub struct About {
 }
 
 impl About {
-    /// Who may bring it about again and again: who asked for it, else whose lease it is about; none for the host and root.
-    fn user(&self) -> Option<u32> {
-        self.uid.or(self.owner_uid).filter(|uid| *uid != 0)
+    /// Who may bring it about again and again: who asked for it, else whose lease it is about, and where that is one who `administers`
+    /// the lease itself, if it is `of_programs`; none for what the host and root do.
+    fn who(&self, of_programs: bool, administers: impl Fn(u32) -> bool) -> Option<Who> {
+        let user = self.uid.or(self.owner_uid).filter(|uid| !administers(*uid)).map(Who::User);
+        let lease = || self.lease_id.clone().filter(|_| of_programs && self.uid.is_none()).map(Who::Lease);
+        user.or_else(lease)
     }
+}
+
+/// Whether it is a lease's programs that bring such events about.
+fn is_of_programs(kind: EventKind) -> bool {
+    use EventKind::{
+        AllocationRefused, AllocationSpilled, Breach, Bypass, Hung, Latency, MpsServerFault, OverCap, PlacesFull,
+        ProgramFault, TimeSlicesChanged, UnderReported, Undercharged, UnknownVersion,
+    };
+    matches!(
+        kind,
+        AllocationRefused
+            | AllocationSpilled
+            | UnknownVersion
+            | PlacesFull
+            | Breach
+            | UnderReported
+            | Undercharged
+            | Hung
+            | Bypass
+            | OverCap
+            | ProgramFault
+            | MpsServerFault
+            | TimeSlicesChanged
+            | Latency
+    )
 }
 
 #[derive(Default)]
 struct Kept {
     next: u64,
     counts: BTreeMap<EventKind, u64>,
-    /// With each, whether it is of a user who administers nothing.
+    /// With each, whether it is of a user who administers nothing, or of a lease's programs.
     events: VecDeque<(Arc<Event>, bool)>,
     /// How many of those are.
     of_users: usize,
@@ -78,15 +106,14 @@ pub struct Unwritten {
 }
 
 impl Kept {
-    /// Takes it in, as one that `user` may bring about again and again.
-    fn push(&mut self, event: Event, user: Option<u32>) {
-        let user = user.filter(|uid| !self.administrators.contains(uid));
-        let is_a_users = user.is_some();
+    /// Takes it in, as one that `who` may bring about again and again.
+    fn push(&mut self, event: Event, who: Option<Who>) {
+        let is_a_users = who.is_some();
         self.of_users += usize::from(is_a_users);
         let event = Arc::new(event);
         if self.is_written {
             let is_warning = event.gravity() == EventPriority::Warning;
-            let (is_taken, remark) = self.floods.lets_through(user, is_warning, clock::now_ns());
+            let (is_taken, remark) = self.floods.lets_through(who, is_warning, clock::now_ns());
             self.remarks.extend(remark);
             self.offered += u64::from(is_taken);
             match self.unwritten.len() < Events::UNWRITTEN {
@@ -179,8 +206,8 @@ impl Events {
     }
 
     fn keep(&self, (kind, priority): (EventKind, EventPriority), about: About, message: String) {
-        let user = about.user();
         let mut kept = self.lock();
+        let who = about.who(is_of_programs(kind), |uid| uid == 0 || kept.administrators.contains(&uid));
         kept.next += 1;
         *kept.counts.entry(kind).or_default() += 1;
         let event = Event {
@@ -195,7 +222,7 @@ impl Events {
             charged: about.charged,
             message,
         };
-        kept.push(event, user);
+        kept.push(event, who);
         self.more.notify_all();
     }
 
@@ -309,6 +336,26 @@ mod tests {
         assert_eq!(taken(EventKind::LeaseEnded, of(0)), 3000, "root's are not bounded");
         assert_eq!(events.lock().of_users, 3 * 3000 - 2000, "nor do they drive out what root does");
         assert!(events.lock().events.iter().all(|(event, _)| event.uid.is_none()), "an event does not say it");
+    }
+
+    /// As docker's and a kubelet's are, which root starts for somebody.
+    #[test]
+    fn what_programs_of_roots_leases_do_again_and_again_is_bounded_for_each_lease() {
+        let events = Events::for_the_audit();
+        let of = |lease: &str, uid: Option<u32>| {
+            let lease_id = Some(LeaseId(lease.to_owned()));
+            About { lease_id, uid, owner_uid: Some(0), ..About::default() }
+        };
+        let taken = |kind: EventKind, about: About| {
+            let before = events.offered();
+            (0..3000).for_each(|_| events.keep(usual(kind), about.clone(), "x".to_owned()));
+            events.offered() - before
+        };
+        assert_eq!([taken(EventKind::Bypass, of("01", None)), taken(EventKind::OverCap, of("01", None))], [1000, 0]);
+        assert_eq!(taken(EventKind::Bypass, of("02", None)), 1000, "another's");
+        assert_eq!(events.lock().of_users, 9000, "nor do they drive out what root does");
+        assert_eq!(taken(EventKind::LeaseRevoked, of("01", None)), 3000, "what the host does");
+        assert_eq!(taken(EventKind::Latency, of("01", Some(0))), 3000, "what root has asked for");
     }
 
     #[test]

@@ -6,7 +6,7 @@ mod files;
 mod floods;
 mod trail;
 
-pub use floods::Floods;
+pub use floods::{Floods, Who};
 
 use crate::clock;
 use crate::events::{Events, Unwritten};

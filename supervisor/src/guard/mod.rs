@@ -10,6 +10,7 @@ mod brief;
 mod builds;
 mod charge;
 mod consequence;
+mod crowd;
 mod early;
 mod outside;
 mod process;
@@ -27,6 +28,7 @@ use crate::revocation;
 use brief::Brief;
 use builds::Builds;
 use charge::{Charge, charges};
+use crowd::{Crowds, and_more};
 pub use early::EarlyLooks;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
@@ -56,6 +58,8 @@ pub struct Guard {
     /// Others that have mapped one.
     unregistered: Unregistered,
     bypassing: Findings<(TenantId, ProcessName)>,
+    /// How many of them have been told of.
+    crowds: Crowds,
     /// Those of the last look.
     found: BTreeMap<(TenantId, ProcessName), GuardedProcess>,
     rounds: Rounds,
@@ -90,6 +94,7 @@ impl Guard {
             proven: BTreeMap::new(),
             unregistered: Unregistered::default(),
             bypassing: Findings::default(),
+            crowds: Crowds::default(),
             found: BTreeMap::new(),
             rounds: Rounds::default(),
             brief: Brief::default(),
@@ -141,6 +146,7 @@ impl Guard {
         let is_another = |tenant: &TenantId| before.get(tenant).is_some_and(|action| *action != charges[tenant].action);
         let changed: BTreeSet<TenantId> = charges.keys().copied().filter(is_another).collect();
         self.bypassing.tell_again(|(tenant, _)| changed.contains(tenant));
+        self.crowds.retain(|tenant| !changed.contains(&tenant) && charges.contains_key(&tenant));
         self.frozen.retain(|tenant| !changed.contains(tenant));
         let watches = self.caps.iter_mut().filter(|((tenant, _), _)| changed.contains(tenant));
         watches.for_each(|(_, watch)| watch.tell_again());
@@ -230,14 +236,20 @@ impl Guard {
         self.note_bypassing(leases, &found);
         *leases.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Arc::new(shown(seen, lists));
         for key in told {
-            self.tell(leases, charges, key.0, &found[&key]);
+            if self.crowds.take(key.0, &found[&key]) {
+                self.tell(leases, charges, key.0, (&found[&key], 0));
+            }
+        }
+        let acts = |tenant: TenantId| charges[&tenant].has_shims && charges[&tenant].action != BypassAction::Event;
+        for (tenant, process, more) in self.crowds.end(clock::now_ns(), acts) {
+            self.tell(leases, charges, tenant, (&process, more));
         }
         // What was frozen for this and thawed by somebody is frozen again while the cause lasts.
         self.frozen.retain(|tenant| found.keys().any(|(its, _)| its == tenant));
         for tenant in self.frozen.clone() {
             let is_frozen = charges[&tenant].cgroup.as_deref().is_none_or(cgroup::is_frozen);
             if let Some((_, process)) = found.iter().find(|((its, _), _)| *its == tenant && !is_frozen) {
-                self.tell(leases, charges, tenant, process);
+                self.tell(leases, charges, tenant, (process, 0));
             }
         }
         self.found = found;
@@ -325,12 +337,13 @@ impl Guard {
         }
     }
 
+    /// Tells of a process, and of how many more there are like it.
     fn tell(
         &mut self,
         leases: &Leases,
         charges: &BTreeMap<TenantId, Charge>,
         tenant: TenantId,
-        process: &GuardedProcess,
+        (process, more): (&GuardedProcess, u64),
     ) {
         let sentence = match charges[&tenant].mps_group {
             None => bypass_sentence(process),
@@ -341,7 +354,7 @@ impl Guard {
                 process.name,
             ),
         };
-        consequence::act_on(leases, tenant, EventKind::Bypass, &sentence);
+        consequence::act_on(leases, tenant, EventKind::Bypass, &(sentence + &and_more(more)));
         self.note_freeze(tenant, &charges[&tenant]);
     }
 
