@@ -112,6 +112,16 @@ impl<P: Ord + Clone> Findings<P> {
     }
 }
 
+/// What a lease's account may be wrong by: it takes every context for as dear as the cheapest, and each may have cost twice that. How
+/// many there are is the tenant's to choose, each of them with room in the cap for what it is taken to cost; so it is a tenth of the
+/// cap at most, or two contexts where that is less. What code that is loaded late takes beyond counts in the account from the next look
+/// on, and cannot come again and again.
+#[must_use]
+pub fn cap_tolerance_bytes(cap_bytes: u64, context_bytes: u64, processes: u64) -> u64 {
+    let most = (cap_bytes / 10).max(context_bytes.saturating_mul(2));
+    context_bytes.saturating_mul(processes).min(most)
+}
+
 /// Whether a lease holds more of a GPU than its cap, by the device's own figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CapWatch {
@@ -249,6 +259,14 @@ mod tests {
         assert_eq!(watch.look(100, 100, 10), None);
         watch.tell_again();
         assert_eq!(watch.look(130, 100, 10), None, "what is seen once is no finding");
+    }
+
+    #[test]
+    fn many_contexts_are_no_second_cap() {
+        let of = |cap_gib: u64, processes| cap_tolerance_bytes(cap_gib << 30, 512 << 20, processes) >> 20;
+        assert_eq!([0, 1, 2, 3, 40].map(|processes| of(4, processes)), [0, 512, 1024, 1024, 1024]);
+        assert_eq!([1, 7, 8, 9, 40].map(|processes| of(40, processes)), [512, 3584, 4096, 4096, 4096]);
+        assert_eq!(cap_tolerance_bytes(u64::MAX, u64::MAX, u64::MAX), u64::MAX, "no overflow");
     }
 
     #[test]

@@ -32,8 +32,8 @@ use crowd::{Crowds, and_more};
 pub use early::EarlyLooks;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
-use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, judge};
-use gpool_protocol::{EventKind, GuardedProcess, HostPid, MappedLibrary, format_bytes};
+use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, cap_tolerance_bytes, judge};
+use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, format_bytes};
 use outside::Outside;
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
@@ -403,8 +403,7 @@ impl Guard {
                 let Some(Some(occupancy)) = occupancies.get(*gpu) else { continue };
                 let its = members.get(tenant).into_iter().flatten().filter_map(|pid| occupancy.bytes_of(*pid));
                 let (processes, held_bytes) = its.fold((0, 0u64), |(n, sum), bytes| (n + 1, sum.saturating_add(bytes)));
-                // The account takes every context for as dear as the cheapest; each may have cost twice that.
-                let tolerance_bytes = charge.context_bytes.saturating_mul(processes);
+                let tolerance_bytes = cap_tolerance_bytes(charge.cap_bytes, charge.context_bytes, processes);
                 let fresh = match self.has_looked {
                     true => CapWatch::default(),
                     false => CapWatch::after_a_gap(charge.highest_cap_bytes),
