@@ -22,7 +22,9 @@ pub struct Peer {
     administrators: String,
     /// Held from then on, so that its pid cannot be reused; none if it had ended.
     process: Option<WatchedProcess>,
+    /// Whether it is in one, or had ended.
     in_lease: bool,
+    has_ended: bool,
     /// Says the number of a group. The host may have to ask a directory server for it, which takes its time.
     gid_of: fn(&str) -> Option<u32>,
     /// Says whether a user has that id, which may take as long.
@@ -52,11 +54,12 @@ impl Peer {
         groups.push(credentials.gid.as_raw());
         let process = WatchedProcess::open(pid).ok().filter(|process| is_the_peer(stream, process));
         let is_leased = |path: &str| leases.known_cgroups.now().hold(path);
-        let in_lease = is_in_a_lease(pid, is_leased) || process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let has_ended = process.as_ref().is_none_or(WatchedProcess::has_ended);
+        let in_lease = is_in_a_lease(pid, is_leased) || has_ended;
         let uid = credentials.uid.as_raw();
         let subordinate = subordinate::range_of(uid).filter(|_| !subordinate::is_known_account(uid));
         let is_account = subordinate::is_account;
-        Ok(Self { uid, subordinate, groups, administrators, process, in_lease, gid_of, is_account })
+        Ok(Self { uid, subordinate, groups, administrators, process, in_lease, has_ended, gid_of, is_account })
     }
 
     fn refused(&self, what: impl Into<String>) -> ErrorBody {
@@ -88,6 +91,8 @@ impl Peer {
         let is_member = || known_gid(&self.administrators).is_some_and(|gid| self.groups.contains(&gid));
         let uid = self.subordinate.as_ref().map_or(self.uid, |range| range.first);
         match self.in_lease {
+            // Whose it was is not known: a tenant's that names root, or a user's, would take connections from either.
+            true if self.has_ended => Side::Ended,
             true => Side::Tenants,
             false if self.uid != 0 && is_member() => Side::Administrator(uid),
             false => Side::User(uid),
@@ -295,8 +300,8 @@ pub(super) mod tests {
 
     fn of_user(uid: u32, gid_of: fn(&str) -> Option<u32>) -> Peer {
         let administrators = "gpu-operators".to_owned();
-        let (subordinate, groups, process, in_lease) = (None, Vec::new(), None, false);
-        Peer { uid, subordinate, groups, administrators, process, in_lease, gid_of, is_account: |_| false }
+        let (subordinate, groups, process, in_lease, has_ended) = (None, Vec::new(), None, false, false);
+        Peer { uid, subordinate, groups, administrators, process, in_lease, has_ended, gid_of, is_account: |_| false }
     }
 
     /// A process of that user's, which is in the group 7.
@@ -347,6 +352,13 @@ pub(super) mod tests {
             assert!(text.starts_with("gpool: a process in a leased container or under gpool run may not "), "{text}");
             assert!(text.contains("; do it outside of it [GPOOL-E401]") && !text.contains("ask root"), "{text}");
         }
+    }
+
+    #[test]
+    fn who_has_ended_takes_nobodys_connections_and_may_nothing() {
+        let root = Peer { in_lease: true, has_ended: true, ..of_user(0, |_| None) };
+        assert_eq!((root.side(), root.administers()), (Side::Ended, false));
+        assert_eq!(Peer { has_ended: false, ..root }.side(), Side::Tenants);
     }
 
     #[test]

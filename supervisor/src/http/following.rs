@@ -30,11 +30,12 @@ impl Following {
         let enough = match side {
             Side::User(0) => None,
             Side::Tenants if mine >= FOLLOWERS => Some(format!("{FOLLOWERS} connections of leased containers")),
+            Side::Ended if mine >= FOLLOWERS => Some(format!("{FOLLOWERS} connections of processes that have ended")),
             Side::User(uid) | Side::Administrator(uid) if mine >= FOLLOWERS_OF_ONE => {
                 Some(format!("{FOLLOWERS_OF_ONE} connections of user {uid}"))
             }
             Side::User(_) if of_users >= FOLLOWERS => Some(format!("{FOLLOWERS} connections of users without root")),
-            Side::Tenants | Side::User(_) | Side::Administrator(_) => None,
+            Side::Tenants | Side::Ended | Side::User(_) | Side::Administrator(_) => None,
         };
         if let Some(whose) = enough {
             return Err(ErrorBody::new(

@@ -23,7 +23,7 @@ const ROOT_CONNECTIONS: usize = 256;
 /// Connections of any other user served at once.
 const USER_CONNECTIONS: usize = 8;
 /// Connections of all other users together, of all that are members of the socket's group together, and of all processes in
-/// leased containers together.
+/// leased containers together, and of all that have ended.
 const OTHER_CONNECTIONS: usize = 64;
 /// So many that were turned away are kept at most.
 const REFUSED_CONNECTIONS: usize = 64;
@@ -136,6 +136,8 @@ impl Listener {
 pub enum Side {
     /// Processes of leased containers.
     Tenants,
+    /// Processes that have ended and left their connections to others.
+    Ended,
     /// A member of the socket's group: whoever takes all that others have takes nothing from these.
     Administrator(u32),
     /// Another user of the host.
@@ -163,6 +165,7 @@ impl Refused {
 fn too_many(side: Side) -> ErrorBody {
     let whose = match side {
         Side::Tenants => format!("processes in leased containers have all of their {OTHER_CONNECTIONS} connections"),
+        Side::Ended => format!("processes that have ended have all of their {OTHER_CONNECTIONS} connections"),
         Side::User(0) => format!("root has all of its {ROOT_CONNECTIONS} connections"),
         Side::User(uid) | Side::Administrator(uid) => format!(
             "user {uid} has all of its {USER_CONNECTIONS} connections, or users like it all of their {OTHER_CONNECTIONS}"
@@ -192,7 +195,7 @@ impl Open {
         let fits = match side {
             Side::User(0) => *mine < ROOT_CONNECTIONS,
             Side::User(_) | Side::Administrator(_) => *mine < USER_CONNECTIONS && others < OTHER_CONNECTIONS,
-            Side::Tenants => *mine < OTHER_CONNECTIONS,
+            Side::Tenants | Side::Ended => *mine < OTHER_CONNECTIONS,
         };
         *mine += usize::from(fits);
         fits
@@ -242,6 +245,7 @@ mod tests {
         let entered = |sides: &mut dyn Iterator<Item = Side>| sides.filter(|side| open.enter(*side)).count();
         assert_eq!(entered(&mut (0..100).map(|_| Side::User(1000))), USER_CONNECTIONS);
         assert_eq!(entered(&mut (1001..1100).map(Side::User)), OTHER_CONNECTIONS - USER_CONNECTIONS);
+        assert_eq!(entered(&mut (0..1000).map(|_| Side::Ended)), OTHER_CONNECTIONS);
         assert_eq!(entered(&mut (0..1000).map(|_| Side::Tenants)), OTHER_CONNECTIONS);
         assert!(open.enter(Side::User(0)), "root of the host is served");
         assert!(open.enter(Side::Administrator(1000)), "a member of the group is served");
