@@ -90,8 +90,8 @@ impl Users {
         let whole = (self.whole > 0).then_some("a container that has all of it");
         let time_sliced = (self.time_sliced > 0).then_some("containers in the driver's time slices");
         let mps = (self.mps > 0).then_some("containers under an MPS server");
-        let mps_of_others =
-            (self.mps_of_others > 0).then_some("an MPS server of another team or user, or of another number of GPUs");
+        let mps_of_others = (self.mps_of_others > 0)
+            .then_some("an MPS server of another team or user, or namespace of pods, or of another number of GPUs");
         let mps_faulted = (self.mps_faulted > 0).then_some("an MPS server that takes nobody in after a fault");
         let mps_full =
             (self.mps_full > 0).then_some("an MPS server with as many containers as it can have clients (48)");

@@ -374,7 +374,13 @@ fn an_mps_server_is_shared_within_one_trust_domain_and_never_sold_beyond_the_gpu
         "the first and the last, by their share"
     );
     let Err(Refusal::Taken { taken, .. }) = indices(asked(100, 3)) else { panic!("another team's server was shared") };
-    assert_eq!(taken, [("others".to_owned(), "an MPS server of another team or user, or of another number of GPUs")]);
+    assert_eq!(
+        taken,
+        [(
+            "others".to_owned(),
+            "an MPS server of another team or user, or namespace of pods, or of another number of GPUs"
+        )]
+    );
     assert!(matches!(place(&gpus[2..], &asked(500, 1)), Err(Refusal::Share { .. })));
     assert!(place(&gpus[2..], &Demand { usage: Use::Sliced, ..asked(100, 1) }).is_err());
 }

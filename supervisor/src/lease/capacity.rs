@@ -169,14 +169,18 @@ mod tests {
 
     #[test]
     fn an_mps_server_of_another_team_or_user_is_somebody_else_s() {
-        let own = Domain { team: "vision".into(), uid: 0 };
+        let own = Domain { team: "vision".into(), namespace: None, uid: 0 };
         let of = |domain: &Domain| {
             let mut record = sample();
             (record.gpu_uuid, record.mechanism, record.mps_domain) =
                 (Gpu::sample(1).uuid, Mechanism::Mps, Some(domain.clone()));
             record
         };
-        let others = [Domain { team: "speech".into(), ..own.clone() }, Domain { uid: 1000, ..own.clone() }];
+        let others = [
+            Domain { team: "speech".into(), ..own.clone() },
+            Domain { uid: 1000, ..own.clone() },
+            Domain { namespace: Some("of-others".into()), ..own.clone() },
+        ];
         let book = Book { stranded: [&own, &others[0], &others[1]].map(of).to_vec(), ..Book::default() };
         let gpus = [Gpu::sample(0), Gpu::sample(1)];
         let mut seen = capacities(&gpus, &[], &[], &book, None);
@@ -192,7 +196,7 @@ mod tests {
 
     #[test]
     fn under_a_server_all_fractions_are_of_what_its_clients_can_have_and_it_has_no_more_clients_than_it_can() {
-        let own = Domain { team: "vision".into(), uid: 0 };
+        let own = Domain { team: "vision".into(), namespace: None, uid: 0 };
         let gpus = [Gpu::sample(0)];
         let demand = Demand {
             fraction_permille: 500,
@@ -224,7 +228,7 @@ mod tests {
 
     #[test]
     fn gpus_of_one_daemon_are_a_set_and_a_place_of_its_own_binds_nobody() {
-        let own = Domain { team: "vision".into(), uid: 0 };
+        let own = Domain { team: "vision".into(), namespace: None, uid: 0 };
         let gpus = [Gpu::sample(0), Gpu::sample(1), Gpu::sample(2)];
         let on = |places: &[usize]| {
             let mut record = sample();

@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn seats_are_of_the_clients_of_now() {
-        let domain = Domain { team: "vision".into(), uid: 0 };
+        let domain = Domain { team: "vision".into(), namespace: None, uid: 0 };
         let record = GroupRecord {
             boot_id: "b".into(),
             id: "01".into(),

@@ -182,9 +182,8 @@ fn sentence(book: &Book, group: &Group) -> String {
         false => format!("the programs of {}", containers.join(", ")),
     };
     format!(
-        "the MPS server of team {} and user {} on {} takes nobody in after a fault until {programs} have ended",
-        group.record.domain.team,
-        group.record.domain.uid,
+        "the MPS server of {} on {} takes nobody in after a fault until {programs} have ended",
+        group.record.domain,
         list(&group.record.gpus),
     )
 }

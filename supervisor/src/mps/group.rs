@@ -31,6 +31,9 @@ const FOLDERS: [(&str, u32); 3] = [("pipe", 0o755), ("log", 0o755), ("shm", 0o17
 pub struct Domain {
     /// The team.
     pub team: String,
+    /// The namespace of the pods that these containers are of, if they are of any: who writes a pod may name any team in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
     /// The user that the containers' first processes have on the host.
     pub uid: u32,
 }
@@ -362,7 +365,7 @@ mod tests {
     }
 
     fn record() -> GroupRecord {
-        let domain = Domain { team: "vision".into(), uid: 1000 };
+        let domain = Domain { team: "vision".into(), namespace: None, uid: 1000 };
         let gpus = vec![GpuUuid("GPU-1".into())];
         GroupRecord { boot_id: "b".into(), id: "01".into(), domain, gpus, daemon: None, server: None, has_ended: false }
     }

@@ -9,6 +9,7 @@ use crate::lease::{Book, Leases, Record, failed};
 use crate::procfs::WatchedProcess;
 use gpool_policy::mechanism::{MpsLimits, active_thread_percent};
 use gpool_protocol::{Class, Edit, ErrorBody, ErrorCode, EventKind, GpuUuid, HostPid, LeaseRequest};
+use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -40,7 +41,7 @@ impl Leases {
                 "use such an engine, or ask for mode=slice",
             );
         }
-        Ok(Domain { team, uid: asked.container_uid.unwrap_or(0) })
+        Ok(domain(asked, team))
     }
 
     /// The group of a new lease of `domain` on these GPUs: one that there is, or a new one, whose daemon [`Leases::make_ready`]
@@ -161,7 +162,7 @@ impl Leases {
         }
         self.groups.end_turn(&id, |known| *known = group);
         started.map_err(|cause| failed("the MPS daemon does not start", cause))?;
-        let message = format!("started MPS for team {} and user {} on {gpus}", domain.team, domain.uid);
+        let message = format!("started MPS for {domain} on {gpus}");
         self.events.note(EventKind::MpsStarted, About::default(), message);
         Ok(())
     }
@@ -201,6 +202,19 @@ impl Leases {
         crate::region::unmount_shared(&shared_of(run_dir, id));
         // What is gone already needs no removing; the next start tries again with what stays.
         let _ = fs::remove_dir_all(super::group::dir_of(run_dir, id));
+    }
+}
+
+/// Whose server a container is under that names this team. The engine says of which namespace a pod is.
+fn domain(asked: &LeaseRequest, team: String) -> Domain {
+    let namespace = asked.pod.as_ref().map(|pod| pod.namespace.clone());
+    Domain { team, namespace, uid: asked.container_uid.unwrap_or(0) }
+}
+
+impl fmt::Display for Domain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "team {} and user {}", self.team, self.uid)?;
+        self.namespace.iter().try_for_each(|namespace| write!(f, " in namespace {namespace}"))
     }
 }
 
@@ -281,6 +295,21 @@ mod tests {
         assert_eq!(wanted(&book, "01"), Some((60, 4, 1)));
         book.stranded.remove(1);
         assert_eq!((wanted(&book, "01"), wanted(&book, "03")), (Some((36, 4, 1)), None));
+    }
+
+    #[test]
+    fn a_team_of_one_namespace_is_none_of_another() {
+        let of = |pod: serde_json::Value| {
+            let asked = serde_json::json!({"container_id": "c", "request": {"fraction_permille": 300}, "container_uid": 7, "pod": pod});
+            domain(&serde_json::from_value(asked).unwrap(), "vision".to_owned())
+        };
+        let [own, forged] =
+            ["vision", "stranger"].map(|name| of(serde_json::json!({"namespace": name, "pod": "p", "container": "c"})));
+        let none = of(serde_json::Value::Null);
+        assert!(own != forged && own != none && none.namespace.is_none());
+        assert_eq!(forged.to_string(), "team vision and user 7 in namespace stranger");
+        let written_before: Domain = serde_json::from_str(r#"{"team":"vision","uid":7}"#).unwrap();
+        assert_eq!((&written_before, none.to_string()), (&none, "team vision and user 7".to_owned()));
     }
 
     #[test]

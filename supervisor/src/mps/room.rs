@@ -67,20 +67,18 @@ fn used_percent(dir: &Path) -> Option<u64> {
 
 fn shared_is_full(record: &GroupRecord, percent: u64) -> String {
     format!(
-        "{percent} % of the /dev/shm that the containers of team {} and user {} under MPS on {} share are in use: take away what \
+        "{percent} % of the /dev/shm that the containers of {} under MPS on {} share are in use: take away what \
          programs have left there that have crashed (ls -l /dev/shm in one of them), or end all of them, and it is emptied",
-        record.domain.team,
-        record.domain.uid,
+        record.domain,
         list(&record.gpus),
     )
 }
 
 fn clients_are_full(record: &GroupRecord, clients: usize) -> String {
     format!(
-        "the MPS server of team {} and user {} on {} has {clients} clients, and may take no more in: run fewer programs at \
+        "the MPS server of {} on {} has {clients} clients, and may take no more in: run fewer programs at \
          once in its containers, or start some of those anew on another GPU",
-        record.domain.team,
-        record.domain.uid,
+        record.domain,
         list(&record.gpus),
     )
 }
@@ -102,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_to_do_is_said_with_it() {
-        let domain = Domain { team: "vision".into(), uid: 1000 };
+        let domain = Domain { team: "vision".into(), namespace: None, uid: 1000 };
         let gpus = vec![GpuUuid("GPU-1".into())];
         let record = GroupRecord {
             boot_id: "b".into(),

@@ -333,7 +333,7 @@ fn stop_unused(leases: &Leases) {
         }
         let domain = &group.record.domain;
         let gpus = list(&group.record.gpus);
-        let message = format!("stopped MPS for team {} and user {} on {gpus}: nobody uses it", domain.team, domain.uid);
+        let message = format!("stopped MPS for {domain} on {gpus}: nobody uses it");
         leases.events.note(EventKind::MpsStopped, About::default(), message);
     }
 }
