@@ -9,12 +9,13 @@ use std::io::Write;
 const REQUEST: [(&str, &str); 2] = [("GPOOL_FRACTION", "0.01"), ("GPOOL_MEMORY", "256MiB")];
 /// A folder of the host whose name says nothing of gpool's, over which gpool's own is mounted.
 const ALIAS: &str = "/srv/gpool-alias";
-const UNCONFINED: [&[&str]; 7] = [
+const UNCONFINED: [&[&str]; 8] = [
     &["--privileged"],
     &["--cap-add", "SYS_ADMIN"],
     &["--cap-add", "DAC_READ_SEARCH"],
     &["--pid", "host"],
     &["-v", "/run/gpool:/x"],
+    &["-v", "/run/gpool-state:/x:ro"],
     &["-v", "/:/host:ro"],
     &["-v", "/srv/gpool-alias:/x"],
 ];
