@@ -33,7 +33,7 @@ pub use early::EarlyLooks;
 use gpool_configuration::BypassAction;
 use gpool_policy::TenantId;
 use gpool_policy::guard::{Bypass, CapWatch, Evidence, Findings, Mapped, cap_tolerance_bytes, judge};
-use gpool_protocol::{EventKind, GuardedProcess, HostPid, LeaseId, MappedLibrary, format_bytes};
+use gpool_protocol::{EventKind, GuardedProcess, HostPid, MappedLibrary, format_bytes};
 use outside::Outside;
 pub use process::{Descriptors, descriptors};
 use process::{Library, Look, Maps};
