@@ -88,6 +88,8 @@ mod tests {
             is_registered: false,
             libraries: Vec::new(),
             finding: None,
+            memory_charged_bytes: None,
+            memory_nvml_bytes: None,
         }
     }
 

@@ -53,7 +53,7 @@ mod tests {
         }
         for (slot, registration, pid) in [(0, 7, own), (1, 8, parent), (2, 9, own), (3, 99, parent)] {
             let watched = WatchedProcess::open(pid).unwrap();
-            let process = Process { registration, watched, program: None, refusals_told: 0 };
+            let process = Process { registration, watched, program: None, refusals_told: 0, refusals_seen: None };
             lease.processes.insert(slot, process);
         }
         lease.region.control().context_bytes.store(1000, Ordering::Relaxed);

@@ -96,7 +96,9 @@ mod tests {
         let (((mut init, first), (mut other, watched)), mut lease) = ((start(), start()), lease_in(dir.path(), "01"));
         let (first_name, other_name) = (first.name, watched.name);
         lease.init = Some(first);
-        lease.processes.insert(0, Process { registration: 1, watched, program: None, refusals_told: 0 });
+        lease
+            .processes
+            .insert(0, Process { registration: 1, watched, program: None, refusals_told: 0, refusals_seen: None });
         let name = |lease: &Lease| asker(lease).map(|its| its.name);
         assert_eq!(name(&lease), Some(first_name));
         end(&mut init);

@@ -89,10 +89,13 @@ fn two_have_one_share(host: &Host) -> Result<()> {
     wait_for("the lease to know both processes", || Ok(processes()? == 2))?;
     let works = |id: &str| -> Result<bool> { Ok(usage_of(&host.meter()?.read()?, id).kernels > 0) };
     wait_for("both commands to work", || Ok(works(id)? && works(other_id)?))?;
-    let listed = succeeded("gpool ps", host.gpool(&["ps", "--processes", "--format", "json"])?)?;
-    let listed: Value = serde_json::from_str(&listed).context("gpool ps")?;
-    let of_it = listed["processes"].as_array().into_iter().flatten().filter(|one| one["container_id"] == id);
-    ensure(of_it.count() == 2, || format!("gpool ps --processes shows {listed}"))?;
+    // The guard looks once a second.
+    wait_for("gpool ps --processes to show both", || {
+        let listed = succeeded("gpool ps", host.gpool(&["ps", "--processes", "--format", "json"])?)?;
+        let listed: Value = serde_json::from_str(&listed).context("gpool ps")?;
+        let of_it = listed["processes"].as_array().into_iter().flatten().filter(|one| one["container_id"] == id);
+        Ok(of_it.count() == 2)
+    })?;
 
     let recorder = Recorder::start(host.meter()?, Duration::from_millis(5));
     let from_ns = now_ns();

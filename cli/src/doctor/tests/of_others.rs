@@ -101,7 +101,13 @@ fn a_name_alone_is_no_mps_and_hides_nobody() {
     let root = tempfile::tempdir().unwrap();
     let mut host = healthy(root.path());
     mps_runs(&mut host);
-    let process = OutsideProcess { pid: HostPid(4211), name: "a".into(), cgroup: "/".into(), asks: None };
+    let process = OutsideProcess {
+        pid: HostPid(4211),
+        name: "a".into(),
+        cgroup: "/".into(),
+        asks: None,
+        memory_nvml_bytes: None,
+    };
     host.outside = Ok(vec![process]);
     let (state, words) = of(&host, "neighbours");
     assert!(state == State::Warn && words.contains("(process 7); and without a lease"), "{words}");
