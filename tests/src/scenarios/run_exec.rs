@@ -203,7 +203,7 @@ fn what_cannot_be_is_refused(host: &Host) -> Result<()> {
     let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "gpool", "exec", NAME, "--", "true"];
     for (output, code, says) in [
         (output(host, &["nonesuch", "--", "true"])?, "GPOOL-E301", "nonesuch"),
-        (output(host, &["web", "--", "true"])?, "GPOOL-E302", "docker exec"),
+        (output(host, &[&web.id[..12], "--", "true"])?, "GPOOL-E302", "docker exec"),
         (output(host, &[&web.id, "--", "true"])?, "GPOOL-E302", "kubectl exec"),
         (output(host, &["--user", "no-such-user", NAME, "--", "true"])?, "GPOOL-E101", "no-such-user"),
         (output(host, &["--socket", "/run/other.sock", NAME, "--", "true"])?, "GPOOL-E101", "--socket"),
