@@ -32,6 +32,8 @@ pub struct Evidence {
     pub nvml: Mapped,
     /// It has registered with the supervisor, as a shim does before anything else.
     pub is_registered: bool,
+    /// Its clock is another one than the host's: by that the gate is never closed, or never open, and no burst is of now.
+    pub has_other_clock: bool,
 }
 
 /// How a process uses a GPU past the shims.
@@ -41,14 +43,17 @@ pub enum Bypass {
     NoShim,
     /// It has, and has got a context without it: a shim registers before it lets the driver make one.
     NotRegistered,
+    /// It has, in a time namespace of its own, where the shim cannot pace it.
+    OtherClock,
 }
 
 /// Whether a process uses a GPU past the shims. Who only watches GPUs opens a device too, through the shim of NVML.
 #[must_use]
 pub fn judge(evidence: &Evidence) -> Option<Bypass> {
-    let Evidence { has_context, holds_device, cuda, nvml, is_registered } = *evidence;
+    let Evidence { has_context, holds_device, cuda, nvml, is_registered, has_other_clock } = *evidence;
     match cuda {
         Mapped::Shim if has_context && !is_registered => Some(Bypass::NotRegistered),
+        Mapped::Shim if has_context && has_other_clock => Some(Bypass::OtherClock),
         Mapped::Shim => None,
         // What it has mapped may be a shim; that it has not registered says enough.
         Mapped::Unread if has_context && !is_registered => Some(Bypass::NoShim),
@@ -169,6 +174,7 @@ mod tests {
         cuda: Mapped::Shim,
         nvml: Mapped::Nothing,
         is_registered: true,
+        has_other_clock: false,
     };
 
     #[test]
@@ -193,6 +199,9 @@ mod tests {
         }
         // Both are loaded, and the driver was started past the shim.
         assert_eq!(judge(&Evidence { is_registered: false, ..HONEST }), Some(Bypass::NotRegistered));
+        let elsewhere = Evidence { has_other_clock: true, ..HONEST };
+        assert_eq!(judge(&elsewhere), Some(Bypass::OtherClock));
+        assert_eq!(judge(&Evidence { has_context: false, ..elsewhere }), None, "it does nothing yet");
         let by_itself = Evidence { has_context: false, cuda: Mapped::Nothing, is_registered: false, ..HONEST };
         assert_eq!(judge(&by_itself), Some(Bypass::NoShim), "a program with a driver of its own");
         assert_eq!(judge(&Evidence { nvml: Mapped::Other, ..by_itself }), Some(Bypass::NoShim));

@@ -271,6 +271,13 @@ pub fn boot_id() -> io::Result<String> {
     Ok(std::fs::read_to_string("/proc/sys/kernel/random/boot_id")?.trim().to_owned())
 }
 
+/// Whether the process is in another time namespace than this one, so that CLOCK_MONOTONIC is another one there. Of one that has ended
+/// meanwhile, that cannot be read, and on a kernel without such namespaces (before 5.6) nothing says so.
+pub fn has_other_clock(pid: HostPid) -> bool {
+    let of = |who: &dyn std::fmt::Display| std::fs::read_link(format!("/proc/{who}/ns/time")).ok();
+    of(&pid).is_some_and(|its| of(&"self").is_some_and(|own| own != its))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -267,8 +267,11 @@ impl Guard {
         let is_same = |then: Option<ProgramMark>| !ProgramMark::has_changed(then, program);
         let is_registered = charge.registered.iter().any(|(its, then)| *its == pid && is_same(*then));
         // Held by pidfd since it registered, so it is the same process; what it has mapped since does not unmap the shim.
+        // It may have gone there at any time since.
+        let has_other_clock = procfs::has_other_clock(pid);
         if let Some((then, known)) = self.proven.get(&pid)
             && is_registered
+            && !has_other_clock
             && is_same(*then)
             && known.lease_id == charge.lease_id
         {
@@ -297,7 +300,7 @@ impl Guard {
         if !has_context && !holds_device {
             return None;
         }
-        let evidence = Evidence { has_context, holds_device, cuda, nvml, is_registered };
+        let evidence = Evidence { has_context, holds_device, cuda, nvml, is_registered, has_other_clock };
         // A lease of a supervisor that did not write its shims down: who has registered has come through one of them.
         let is_unproven = charge.shims.is_empty() && is_registered;
         let bypass = judge(&evidence).filter(|_| !is_unproven);
@@ -321,7 +324,7 @@ impl Guard {
         if ProgramMark::has_changed(program, ProgramMark::of(pid)) {
             return None;
         }
-        if evidence.cuda == Mapped::Shim && is_registered {
+        if evidence.cuda == Mapped::Shim && is_registered && !has_other_clock {
             self.proven.insert(pid, (program, process.clone()));
         } else if evidence.cuda == Mapped::Shim && !has_context {
             self.unregistered.note(&process, program, Instant::now());
@@ -436,6 +439,7 @@ fn in_words(bypass: Bypass, look: &Look) -> String {
         Bypass::NoShim if look.is_cut => "it has more mapped than is read, and the shim is not in that".to_owned(),
         Bypass::NoShim => "it has not mapped the shim of its container".to_owned(),
         Bypass::NotRegistered => "it has mapped the shim, and made its context without it".to_owned(),
+        Bypass::OtherClock => "it is in a time namespace of its own, where the shim cannot pace it".to_owned(),
     }
 }
 

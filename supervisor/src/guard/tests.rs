@@ -61,6 +61,7 @@ fn who_maps_more_than_is_read_is_judged_as_if_it_had_no_shim() {
         cuda: its.mapped(&look(&[], true), true),
         nvml: Mapped::Shim,
         is_registered: true,
+        has_other_clock: false,
     };
     assert_eq!(judge(&evidence), Some(Bypass::NoShim));
 }

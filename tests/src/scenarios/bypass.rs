@@ -6,11 +6,12 @@ use crate::cgroups;
 use crate::failure::{Context, Result, ensure};
 use crate::host::{Container, Host};
 use crate::meter::usage_of;
-use crate::namespaces::Inside;
+use crate::namespaces::{Inside, spawn_bound};
 use crate::tenant::Tenant;
 use gpool_cli::table::LeaseRow;
 use gpool_protocol::{Event, EventKind, GuardedProcess, OutsideProcess};
 use serde_json::Value;
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// Where the driver's own library is in a leased container.
@@ -74,7 +75,22 @@ fn find_them(host: &Host) -> Result<()> {
     a_reload_is_for_whom_it_was_made(host, &honest, &told)?;
     // What people are told to do with it. SIGKILL alone does not reach what version 1 has frozen; low-level runtimes thaw.
     host.engine.docker_text(&["rm", "-f", "frozen"])?;
-    wait_until("the end of the frozen container", || Ok(!frozen.is_alive()))
+    wait_until("the end of the frozen container", || Ok(!frozen.is_alive()))?;
+    another_clock_is_seen(host)
+}
+
+/// By a clock that is a quarter of an hour ahead no supervisor has been there for long, and the gate holds nobody.
+fn another_clock_is_seen(host: &Host) -> Result<()> {
+    let mut command = host.command("gpool");
+    command.args(["run", "--fraction", "0.1", "--memory", "1GiB", "--user", "nobody", "--"]);
+    command.args(["unshare", "-U", "-r", "-T", "--monotonic", "1000"]);
+    command.args(["gpool-tenant", "--kernel-us", "500", "--allocate-mib", "64"]).stdout(Stdio::null());
+    let mut ahead = spawn_bound(&mut command).context("gpool run")?;
+    let told = wait_for(host, |events| {
+        of_kind(events, EventKind::Bypass).iter().any(|event| event.message.contains("time namespace"))
+    });
+    ahead.kill().and_then(|()| ahead.wait()).context("gpool run")?;
+    told.map(drop)
 }
 
 /// Who was told and left is ended when its class says so afterwards.

@@ -92,8 +92,9 @@ fn remove_and_cut(host: &Host) -> Result<()> {
     }
     let written = host.docker(&["exec", "vandal", "sh", "-c", "echo x > /dev/gpool/control"])?;
     ensure(!written.status.success(), || "the control page could be written".to_owned())?;
-    host.engine.docker_text(&["exec", "vandal", "truncate", "-s", "0", "/dev/gpool/report"])?;
-    host.engine.docker_text(&["exec", "vandal", "chmod", "0", "/dev/gpool/report", "/dev/gpool/bell"]).map(drop)
+    host.engine.docker_text(&["exec", "vandal", "chmod", "0", "/dev/gpool/report", "/dev/gpool/bell"])?;
+    // Last: its own program ends by SIGBUS when it looks there again, and the container with it.
+    host.engine.docker_text(&["exec", "vandal", "truncate", "-s", "0", "/dev/gpool/report"]).map(drop)
 }
 
 /// Ten thousand live allocations are the tenant's own affair.
