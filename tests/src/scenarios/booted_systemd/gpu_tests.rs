@@ -1,7 +1,7 @@
 //! The timer that tests GPUs: one that nobody has unless he enables it.
 
 use crate::booted::Booted;
-use crate::failure::{Result, ensure};
+use crate::failure::{Failure, Result, ensure};
 
 const TIMER: &str = "gpool-gpu-test.timer";
 const SERVICE: &str = "gpool-gpu-test.service";
@@ -17,17 +17,27 @@ pub fn enabled(booted: &Booted) -> Result<()> {
     booted.sh(&format!("mkdir {directory} && printf '{}' > {directory}/little.conf", LITTLE.replace('\n', "\\n")))?;
     booted.sh(&format!("systemctl daemon-reload && systemctl enable --now {TIMER}"))?;
     booted.sh(&format!("systemctl list-timers --no-legend {TIMER} | grep -q {SERVICE}"))?;
-    let untested = booted.sh("gpool gpu ls --format csv")?;
-    ensure(untested.ends_with(",,"), || format!("a GPU that nobody has tested is {untested}"))?;
+    let untested = last_test(booted)?;
+    ensure(untested == ["", ""], || format!("of a GPU that nobody has tested is said {untested:?}"))?;
     booted.sh(&format!("systemctl start {SERVICE}"))?;
-    let tested = booted.sh("gpool gpu ls --format csv")?;
-    ensure(tested.ends_with(",passed"), || format!("the GPU is {tested}"))?;
+    let tested = last_test(booted)?;
+    ensure(tested[1] == "passed", || format!("the test is {tested:?}"))?;
     // It is not due again.
     booted.sh(&format!("systemctl start {SERVICE}"))?;
-    let again = booted.sh("gpool gpu ls --format csv")?;
-    // When it was and what was found; the memory of the test's own process is gone by the next look.
-    let of_the_test = |row: &str| row.rsplitn(3, ',').take(2).map(str::to_owned).collect::<Vec<_>>();
-    ensure(of_the_test(&again) == of_the_test(&tested), || format!("the GPU was {tested} and is {again}"))
+    let again = last_test(booted)?;
+    ensure(again == tested, || format!("the test was {tested:?} and is {again:?}"))
+}
+
+/// When the GPU was tested last, and what was found.
+fn last_test(booted: &Booted) -> Result<[String; 2]> {
+    let listed = booted.sh("gpool gpu ls --format csv")?;
+    let rows: Vec<Vec<&str>> = listed.lines().map(|line| line.split(',').collect()).collect();
+    let cell = |column: &str| {
+        let place = rows.first()?.iter().position(|name| *name == column)?;
+        rows.get(1)?.get(place).map(|cell| (*cell).to_owned())
+    };
+    let found = cell("tested_unix_ms").zip(cell("test_outcome"));
+    found.map(|(at, outcome)| [at, outcome]).ok_or_else(|| Failure::new(format!("gpool gpu ls says {listed}")))
 }
 
 /// After an upgrade it is enabled as it was.
