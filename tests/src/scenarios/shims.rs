@@ -11,7 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 /// Loaded into every process that uses a GPU.
-const LIMIT_BYTES: u64 = 240 << 10;
+const LIMIT_BYTES: u64 = 232 << 10;
 /// The real driver and glibc's libraries: nothing that an image could lack or bring in another version.
 const CUDA_NEEDS: [&str; 3] = ["/dev/gpool/real/libcuda.so.1", "libc.so.6", "libdl.so.2"];
 
