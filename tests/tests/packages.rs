@@ -116,6 +116,10 @@ fn what_a_removal_leaves_stops_containers_and_makes_none_with_a_share() {
     config("noted", r#"{"annotations":{"gpool.io/injected":"01LEASE","gpool.io/fraction.web": "0.3"}}"#);
     config("counted", r#"{"annotations":{"gpool.io\/resource":"percent=30"}}"#);
     config("create", "{\n\"process\": {\"env\": [\n\"GPOOL_MIN_MEMORY=4GiB\"\n]}}");
+    config(
+        "labelled",
+        r#"{"process":{"args":["label","gpool.io/x"]},"annotations":{"labels":"{\"gpool.io/team\":\"a\"}"}}"#,
+    );
     let calls = |folder: &str, arguments: &[&str]| {
         let mut command = Command::new("sh");
         command.arg(&runtime).args(arguments).current_dir(directory.path().join(folder));
@@ -132,6 +136,7 @@ fn what_a_removal_leaves_stops_containers_and_makes_none_with_a_share() {
     };
     passes("plain", &["--root", "/run/a b", "create", "--bundle", ".", "id"]);
     passes("marked", &["create", "id"]);
+    passes("labelled", &["create", "id"]);
     passes("noted", &["--log", "create", "--root=/run", "delete", "--force", "create"]);
     passes("noted", &["--root", "run", "state", "id"]);
     passes("noted", &["exec", "--process", "p", "run"]);

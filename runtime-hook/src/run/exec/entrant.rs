@@ -103,7 +103,10 @@ fn enter(mounts: File, entry: &Entry, filter_calls: FilterCalls) -> Result<(), E
     let inherited = inner::place();
     setns(mounts, CloneFlags::CLONE_NEWNS)
         .map_err(|error| unprepared("the command's mount namespace cannot be entered", error))?;
-    let entered = entry.directory.as_deref().ok_or_else(|| ErrorKind::NotFound.into());
+    // Somebody else's program is not let into a directory of root's that its user may not enter: its caller looks into a job, and
+    // did not write what the job's PATH leads to.
+    let as_root = entry.directory.as_deref().filter(|_| entry.person.is_none());
+    let entered = as_root.ok_or_else(|| ErrorKind::NotFound.into());
     let entered = entered.and_then(|directory| inner::enter_as_root(directory, inherited?));
     if entry.person.is_some() {
         // As with the command of gpool run.
